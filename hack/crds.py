@@ -30,7 +30,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def expected_files() -> dict[Path, str]:
+def generate_files() -> dict[Path, str]:
     """Return the text of every file."""
     return {
         ROOT / folder / name: HEADER + yaml.dump(body, Dumper=_Dumper, sort_keys=False, width=110)
@@ -44,7 +44,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="hack/crds", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail with a diff")
     check = parser.parse_args().check
-    files = expected_files()
+    files = generate_files()
     present = {path for folder in FOLDERS for path in (ROOT / folder).glob("*.yaml")}
     drifted = False
     for path in sorted(files.keys() | present):

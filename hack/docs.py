@@ -66,7 +66,7 @@ TABLES: Final[dict[str, Callable[..., str]]] = {
 }
 
 
-def regenerated(text: str) -> str:
+def regenerate(text: str) -> str:
     """Return a page or alerts with all generated parts up to date."""
 
     def block(match: re.Match[str]) -> str:
@@ -105,7 +105,7 @@ def main() -> int:
     drifted = False
     for page in (*PAGES, metrics.ALERTS, RULES_TEST):
         present = page.read_text()
-        expected = regenerated(present)
+        expected = regenerate(present)
         if expected == present:
             continue
         drifted = True

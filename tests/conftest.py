@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    order, reasons = list(LIMITS), thorough.left_out([item.nodeid for item in items])
+    order, reasons = list(LIMITS), thorough.find_left_out([item.nodeid for item in items])
     for item in items:
         layer = layer_of(item.nodeid)
         item.add_marker(getattr(pytest.mark, layer))

@@ -56,7 +56,7 @@ def main() -> int:
     options = parser.parse_args()
     scaling.require_cores(options.runs or 1)
     load.require_h2load()
-    absent = isolation.inherited()
+    absent = isolation.read_inherited()
     if absent is None:
         if options.runs:
             _download_models()
@@ -87,7 +87,7 @@ def _compare_hostile(ours: Server, folder: Path) -> int:
     result = hostile.compare(ours, folder)
     about = {
         "cpu": _cpu_model(),
-        "cores": len(cores.used()),
+        "cores": len(cores.find_cores()),
         "found": asdict(result),
         "problems": result.problems,
     }
@@ -113,7 +113,7 @@ def _compare(options: argparse.Namespace, absent: dict[str, str], folder: Path) 
     measure(plan, results, folder)
     print(report.text(results))
     whole = not (options.quick or options.models or options.servers)
-    published = whole and not report.disturbed(results)
+    published = whole and not report.is_disturbed(results)
     folder = _RESULTS if published else _UNPUBLISHED
     _write(folder / "serving.json", json.dumps(asdict(results), indent=1, ensure_ascii=False))
     _write((_PLOTS if published else _UNPUBLISHED) / "serving.svg", svg(results))
@@ -160,12 +160,12 @@ def _about(options: argparse.Namespace) -> dict[str, Any]:
     """Return what the figures depend on, without names of machines or paths."""
     versions = {"Python": platform.python_version(), "h2load": _h2load_version()}
     for peer, package in environments.PACKAGES.items():
-        versions[package] = environments.locked_version(peer, package)
-    versions["onnxruntime"] = environments.locked_version("kserve", "onnxruntime")
+        versions[package] = environments.read_locked_version(peer, package)
+    versions["onnxruntime"] = environments.read_locked_version("kserve", "onnxruntime")
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "cpu": _cpu_model(),
-        "cores": len(cores.used()),
+        "cores": len(cores.find_cores()),
         "network": isolation.network(),
         "window_seconds": options.seconds,
         "versions": versions,

@@ -9,13 +9,13 @@ SERVER: Final = 0
 LOAD: Final = 1
 
 
-def used() -> list[int]:
+def find_cores() -> list[int]:
     """Return the numbers of the one or two cores of server and load generator."""
     return sorted(os.sched_getaffinity(0))[:2]
 
 
 @contextmanager
-def pinned(*places: int) -> Iterator[None]:
+def pin(*places: int) -> Iterator[None]:
     """Let processes that start meanwhile run on these cores, or all on the only one."""
     before = os.sched_getaffinity(0)
     cores = sorted(before)

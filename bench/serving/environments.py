@@ -36,7 +36,7 @@ def site_packages_of(peer: str) -> Path:
     return _HOME / peer / "lib" / version / "site-packages"
 
 
-def locked_version(peer: str, package: str) -> str:
+def read_locked_version(peer: str, package: str) -> str:
     """Return the version of a package in a peer's lock file."""
     lines = (PEERS / f"{peer}.txt").read_text().splitlines()
     return next(

@@ -26,7 +26,7 @@ from enginewright_contract.task import LIVE_PATH
 from bench.serving import cases, cores, processes
 from bench.serving.exchange import BINARY, Request, check, request
 from bench.serving.servers import GRPC_PORT, HTTP_PORT, Server, running
-from tests.support.floods import GRPC, GRPC_KINDS, HTTP, KINDS, flooded
+from tests.support.floods import GRPC, GRPC_KINDS, HTTP, KINDS, flood_with
 
 _CONNECTIONS: Final = 2000
 _KEPT: Final = 900  # fewer than a server keeps open
@@ -147,7 +147,7 @@ def _measure(
 ) -> Beside:
     _latencies(sent)  # while the server closes the connections of the clients before
     before = processes.resident_mb(process)
-    with _flooded(port, kind, connections):
+    with _flood(port, kind, connections):
         if connections == _KEPT:
             time.sleep(_SETTLED_SECONDS)
         windows = [_latencies(sent) for _ in range(_WINDOWS if connections == _KEPT else 1)]
@@ -172,12 +172,12 @@ def _percentile(windows: list[list[float]], percentile: float) -> float:
 
 
 @contextmanager
-def _flooded(port: str, kind: str, connections: int) -> Iterator[None]:
+def _flood(port: str, kind: str, connections: int) -> Iterator[None]:
     with contextlib.ExitStack() as flood:
-        with cores.pinned(cores.LOAD):
+        with cores.pin(cores.LOAD):
             yields = connections == _KEPT
             flood.enter_context(
-                flooded(_PORTS[port], kind, connections, protocol=port, yields=yields)
+                flood_with(_PORTS[port], kind, connections, protocol=port, yields=yields)
             )
         yield
 
@@ -187,7 +187,7 @@ def _latencies(sent: Request) -> tuple[list[float], int]:
     took: list[float] = []
     failures = 0
     client = HTTPConnection("127.0.0.1", HTTP_PORT, timeout=_TIMEOUT_SECONDS)
-    with cores.pinned(cores.LOAD), _preferred(), contextlib.closing(client):
+    with cores.pin(cores.LOAD), _prefer(), contextlib.closing(client):
         end = time.monotonic() + _SECONDS
         while time.monotonic() < end or len(took) < 2:
             began = time.perf_counter()
@@ -209,7 +209,7 @@ def _new_connection_ms() -> float:
     began = time.perf_counter()
     probe = HTTPConnection("127.0.0.1", HTTP_PORT, timeout=_TIMEOUT_SECONDS)
     try:
-        with cores.pinned(cores.LOAD), _preferred(), contextlib.closing(probe):
+        with cores.pin(cores.LOAD), _prefer(), contextlib.closing(probe):
             probe.request("GET", LIVE_PATH)
             is_live = probe.getresponse().status == 200
     except (OSError, HTTPException):
@@ -218,7 +218,7 @@ def _new_connection_ms() -> float:
 
 
 @contextmanager
-def _preferred() -> Iterator[None]:
+def _prefer() -> Iterator[None]:
     """Have a higher priority than the hostile clients on the same core, where that is allowed."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     with contextlib.suppress(PermissionError):

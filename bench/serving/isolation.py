@@ -20,7 +20,7 @@ _NAMESPACES: Final = ("--net", "--pid", "--fork", "--kill-child", "--mount-proc"
 _UP: Final = 'ip link set lo up && exec "$@"'
 
 
-def inherited() -> dict[str, str] | None:
+def read_inherited() -> dict[str, str] | None:
     """Return the values passed to `run_inside`, if this process is inside."""
     values = os.environ.get(_INSIDE)
     return None if values is None else json.loads(values)
@@ -28,7 +28,7 @@ def inherited() -> dict[str, str] | None:
 
 def network() -> str:
     """Return the network of the measurement."""
-    return _MACHINE if inherited() is None else _OWN
+    return _MACHINE if read_inherited() is None else _OWN
 
 
 def run_inside(arguments: Sequence[str], values: dict[str, str]) -> int | None:

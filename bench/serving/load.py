@@ -81,7 +81,7 @@ def measure(
         body.write_bytes(request.payload)
         warm = seconds / 4
         command = _command(request, port, connections, warm + seconds + _END_SECONDS, body, log)
-        with cores.pinned(core):
+        with cores.pin(core):
             generator = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             )
@@ -115,7 +115,7 @@ class Moment:
             time.time(),
             processes.cpu_seconds(server),
             processes.cpu_seconds(generator),
-            processes.busy_seconds(cores.used()),
+            processes.busy_seconds(cores.find_cores()),
         )
 
 
@@ -158,7 +158,7 @@ def figures(lines: NDArray[np.int64], before: Moment, after: Moment) -> Figures:
         p50_us=float(p50),
         p99_us=float(p99),
         cpu_us=server / len(durations) * 1e6,
-        others=max(0.0, others / (length * len(cores.used()))),
+        others=max(0.0, others / (length * len(cores.find_cores()))),
     )
 
 

@@ -47,7 +47,7 @@ def outcomes(results: Results) -> str:
 def problems(results: Results) -> list[str]:
     """Return what was not measured, or failed in a round."""
     failures = []
-    if disturbed(results):
+    if is_disturbed(results):
         failures.append(
             f"DISTURBED: other programs took up to {_others(results):.0%} of the cores; end them"
         )
@@ -59,7 +59,7 @@ def problems(results: Results) -> list[str]:
     return failures
 
 
-def disturbed(results: Results) -> bool:
+def is_disturbed(results: Results) -> bool:
     """Return whether other programs took so much of the cores that the figures cannot be trusted."""
     return _others(results) > _DISTURBED
 

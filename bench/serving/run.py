@@ -13,7 +13,7 @@ from typing import Final
 
 from bench.serving import bare, cases, load, processes
 from bench.serving.cases import Case
-from bench.serving.cores import SERVER, pinned
+from bench.serving.cores import SERVER, pin
 from bench.serving.exchange import WrongAnswerError, check, request
 from bench.serving.load import LoadError
 from bench.serving.results import Bare, Results
@@ -64,7 +64,7 @@ def _say(text: str) -> None:
 
 
 def _measure_bare(case: Case, results: Results) -> None:
-    with pinned(SERVER):
+    with pin(SERVER):
         times: dict[str, float] = json.loads(program(bare.__name__, str(case.folder)))
     before = results.bare.get(case.name)
     size = case.model.stat().st_size / 1e6

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.serving.cases import Case
-from bench.serving.cores import SERVER, pinned
+from bench.serving.cores import SERVER, pin
 from bench.serving.environments import PEERS, python_of, site_packages_of
 from bench.serving.exchange import BINARY, GRPC, JSON, MODEL, OWN_JSON
 from bench.serving.processes import tree
@@ -87,7 +87,7 @@ def running(server: Server, case: Case, folder: Path) -> Iterator[int]:
         NotStartedError: It does not become ready; with the end of its log.
     """
     log = folder / "server.log"
-    with pinned(*range(SERVER, SERVER + server.cores)), log.open("wb") as output:
+    with pin(*range(SERVER, SERVER + server.cores)), log.open("wb") as output:
         process = subprocess.Popen(
             _command(server, case, folder),
             stdout=output,

@@ -24,7 +24,7 @@ from bench.serving.exchange import BINARY, Request, WrongAnswerError, check, req
 from bench.serving.load import Figures, LoadError
 from bench.serving.run import listens
 from bench.serving.servers import GRPC_PORT, HTTP_PORT, Server, port_of, running
-from tests.support.floods import GRPC, HTTP, flooded
+from tests.support.floods import GRPC, HTTP, flood_with
 
 _SEGMENT_SECONDS: Final = 12.0  # between two samples of what the server holds
 _SETTLE_SECONDS: Final = 5.0  # in which it has closed the connections of clients that are gone
@@ -94,7 +94,7 @@ def soak(server: Server, folder: Path, minutes: float) -> int:
                 print(f"FAILED {failures[-1]}", file=sys.stderr)
                 time.sleep(1)
                 continue
-            held.append(_settled(process, idle))
+            held.append(_settle(process, idle))
             figures = "".join(
                 f" {item.per_second:,.0f} | {item.p99_us:,.0f} |" for item in rates_now
             )
@@ -146,9 +146,9 @@ def _segment(
 
     protocol, kind = hostile
     with contextlib.ExitStack() as others, ThreadPoolExecutor(len(requests)) as pool:
-        with cores.pinned(cores.LOAD):
+        with cores.pin(cores.LOAD):
             port = GRPC_PORT if protocol == GRPC else HTTP_PORT
-            others.enter_context(flooded(port, kind, _HOSTILE, protocol=protocol))
+            others.enter_context(flood_with(port, kind, _HOSTILE, protocol=protocol))
         others.enter_context(_leaving(requests[BINARY]))
         return list(pool.map(measure, requests))
 
@@ -181,7 +181,7 @@ def _leaving(sent: Request) -> Iterator[None]:
         thread.join()
 
 
-def _settled(process: int, idle: Held) -> Held:
+def _settle(process: int, idle: Held) -> Held:
     """Return what the server holds, once it has as few files as at the beginning, or after a while."""
     end = time.monotonic() + _SETTLE_SECONDS
     while (held := Held.now(process)).files > idle.files and time.monotonic() < end:

@@ -169,7 +169,7 @@ def failing(sidecar: Sidecar) -> list[str]:
 
 
 @contextmanager
-def slowed_model(server: Server) -> Iterator[None]:
+def slow_down(server: Server) -> Iterator[None]:
     """Make the server do each run three times."""
     server.process.send_signal(signal.SIGUSR1)
     yield
@@ -223,7 +223,7 @@ def measure_load(root: Path, share: float, seconds: float) -> tuple[int, list[fl
                 alarms += 1
                 print(f"  {share:.0%}: {'; '.join(failures)}", file=sys.stderr, flush=True)
             time.sleep(1)
-        slow_downs = (slowed_model(server), busy_processor())
+        slow_downs = (slow_down(server), busy_processor())
         took = [seconds_to_detection(sidecar, slow) for slow in slow_downs]
         detections = ["never" if item is None else f"{item:.0f} s" for item in took]
         print(

@@ -110,7 +110,7 @@ def _run_pieces(options: argparse.Namespace) -> int:
     finally:
         if options.results:
             _collect(options)
-    return 1 if run.failed() else 0
+    return 1 if run.find_failed() else 0
 
 
 def _start(options: argparse.Namespace) -> int:
@@ -156,7 +156,7 @@ def _rehearse(options: argparse.Namespace) -> int:
         run.run_group(group, python, environment, {}, models)
     if options.results:
         _collect(options)
-    return 1 if run.failed() else 0
+    return 1 if run.find_failed() else 0
 
 
 def _collect(options: argparse.Namespace) -> int:

@@ -165,7 +165,7 @@ def device(context: Context) -> Figures:
                 *("max_opset", "max_ir_version", "processor"),
             )
         },
-        "used_bytes": driver_calls.used_bytes(),
+        "used_bytes": driver_calls.read_used_bytes(),
     }
 
 
@@ -223,14 +223,14 @@ def two_pods_on_one_device(context: Context) -> Figures:
     pod = context.pod()
     key = context.prepare(pod, context.model("magika"), shapes=SHAPES["magika"])
     task = context.serve_task(key)
-    used = [driver_calls.used_bytes()]
+    used = [driver_calls.read_used_bytes()]
     with pod.serving(task) as served:
         expect(served.wait(), f"the first is not ready: {served.why_ended()}")
-        used.append(driver_calls.used_bytes())
+        used.append(driver_calls.read_used_bytes())
         beside = _beside(context, pod)
         body, headers = encode(golden(pod))
         measured = load(body, headers, 4, 1.0).figures()
-        used.append(driver_calls.used_bytes())
+        used.append(driver_calls.read_used_bytes())
     return {"used_bytes": used, "beside": beside, "load": measured}
 
 

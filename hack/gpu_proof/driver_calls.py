@@ -78,7 +78,7 @@ def hold(spare: int) -> Iterator[int]:
         time.sleep(0.5)  # the driver frees it after the process has ended
 
 
-def used_bytes() -> int | None:
+def read_used_bytes() -> int | None:
     """Return the bytes of device 0 that are in use, from NVML, if it reports them."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")

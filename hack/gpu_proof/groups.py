@@ -6,7 +6,7 @@ from hack.gpu_proof.steps import STEPS, Registered
 _ORDER = (cuda_group, cuda_costs, incident, cuda_faults, tensorrt_group)
 
 
-def ordered() -> list[Registered]:
+def order_steps() -> list[Registered]:
     """Return the steps by module; those of a module in the order of their definition."""
     places = {module.__name__: place for place, module in enumerate(_ORDER)}
     return sorted(STEPS.values(), key=lambda step: places[step.module])

@@ -39,7 +39,7 @@ def refuse(index: Index, work: Path) -> str | None:
         return f"this machine has no NVIDIA driver ({error}): run it where nvidia-smi works"
     if code := cuda.cuInit(0):
         return f"NVIDIA's driver fails with code {code}: run it where nvidia-smi works"
-    missing = [name for name in _LIBRARIES if not any(_found(name))]
+    missing = [name for name in _LIBRARIES if not any(_find_library(name))]
     if missing:
         return (
             f"CUDA's libraries are not in this Python's packages: {', '.join(missing)};"
@@ -54,11 +54,11 @@ def refuse(index: Index, work: Path) -> str | None:
 
 def library_folders() -> list[str]:
     """Return the folders with CUDA's libraries among this Python's packages."""
-    folders = (path.parent for name in _LIBRARIES for path in _found(name))
+    folders = (path.parent for name in _LIBRARIES for path in _find_library(name))
     return list(dict.fromkeys(map(str, folders)))
 
 
-def _found(name: str) -> Iterable[Path]:
+def _find_library(name: str) -> Iterable[Path]:
     for folder in dict.fromkeys(sys.path):
         yield from Path(folder).glob(f"nvidia/**/{name}")
 

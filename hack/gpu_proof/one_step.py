@@ -20,7 +20,7 @@ def main(name: str, context: str, result: str) -> None:
         result: file to write.
     """
     isolated = isolate_network()
-    from hack.gpu_proof.groups import ordered  # noqa: PLC0415 - loads what the network must not share
+    from hack.gpu_proof.groups import order_steps  # noqa: PLC0415 - loads what the network must not share
     from hack.gpu_proof.steps import Context, NeedsDeviceError, RefusedError  # noqa: PLC0415 - likewise
 
     fields = json.loads(context)
@@ -30,7 +30,7 @@ def main(name: str, context: str, result: str) -> None:
     began = time.monotonic()
     outcome: dict[str, Any]
     try:
-        (chosen,) = (registered for registered in ordered() if registered.name == name)
+        (chosen,) = (registered for registered in order_steps() if registered.name == name)
         outcome = {"status": "passed", "figures": chosen.run(Context(**fields))}
     except NeedsDeviceError:
         outcome = {"status": "needs a device"}

@@ -193,7 +193,7 @@ class _Writer:
         return Piece(self._name, self._group, self._raw.size, self._raw.digest.hexdigest())
 
 
-def arrived(folder: Path, piece: Piece) -> bool:
+def has_arrived(folder: Path, piece: Piece) -> bool:
     """Return whether a piece has arrived completely; while it is copied, it is shorter."""
     try:
         return (folder / piece.name).stat().st_size >= piece.size

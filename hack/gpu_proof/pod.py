@@ -214,7 +214,7 @@ class Served:
     def wait(self, seconds: float = 120) -> bool:
         """Return whether the sidecar admits the pod, and the server does not end, in time."""
         while time.monotonic() - self._began < seconds:
-            if self.server.poll() is not None or self._refused():
+            if self.server.poll() is not None or self._is_refused():
                 return False
             if self.get(SIDECAR, "/readyz")[0] == 200:
                 self.ready_seconds = time.monotonic() - self._began
@@ -222,7 +222,7 @@ class Served:
             time.sleep(0.1)
         return False
 
-    def _refused(self) -> bool:
+    def _is_refused(self) -> bool:
         """Return whether a check has failed, after all those that admit a pod have run."""
         checks = self.checks()
         admitting = ("server", "provider", "placement", "golden")

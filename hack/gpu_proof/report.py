@@ -111,7 +111,7 @@ def _whole(figures: Figures) -> str:
     return "; ".join(figures["failed"].values()) or str(figures["ended"])
 
 
-def _lost(figures: Figures) -> str:
+def _describe_loss(figures: Figures) -> str:
     return (
         f"answers by code {figures['answers']}, unready after {figures['unready_after_seconds']} s, not live"
         f" after {figures['not_live_after_seconds']} s; {'; '.join(figures['failed'].values())}"
@@ -220,7 +220,7 @@ _DESCRIBED: Final[Mapping[str, Callable[[Figures], str]]] = {
     "two-pods-on-one-device": _two,
     "memory-in-a-request": _memory_request,
     "memory-at-load": _memory_load,
-    "lose-device": _lost,
+    "lose-device": _describe_loss,
     "bindings-and-graphs": _bindings,
     "convolution-planning": _planning,
     "serving-cost": _cost,

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from hack.gpu_proof import machine
 from hack.gpu_proof.packing import LIBRARIES, MODELS, ROOT, SITE, TENSORRT
-from hack.gpu_proof.pieces import Index, PieceError, arrived, unpack, verify
+from hack.gpu_proof.pieces import Index, PieceError, has_arrived, unpack, verify
 
 _BESIDE: Final = 8  # steps that run side by side
 _TREE: Final = ("operator", "runtime_image", "hack/gpu_proof", "hack/samples")
@@ -101,7 +101,7 @@ class Run:
         expected = [piece for piece in index.pieces if piece.group == group]
         state, ended = self.work / "unpacked", False
         while time.monotonic() < self._end:
-            here = [piece for piece in index.pieces if arrived(pieces, piece)]
+            here = [piece for piece in index.pieces if has_arrived(pieces, piece)]
             new = [piece for piece in here if not (state / piece.sha256).exists()]
             if new:
                 unpack(pieces, new, self.files, state)
@@ -221,7 +221,7 @@ class Run:
         self.say(f"{step.name}: {outcome['status']} {outcome.get('message', '')[:300]}")
         self._write(versions)
 
-    def failed(self) -> list[str]:
+    def find_failed(self) -> list[str]:
         """Return the names of the steps that failed or were not run."""
         bad = ("failed", "not run")
         return [step.name for step in self._steps if self._result(step.name)["status"] in bad]

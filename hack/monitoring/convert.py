@@ -116,7 +116,7 @@ def _scrape_config(monitor: Object, number: int) -> Config:
             "regex": "(Failed|Succeeded)",
             "action": "drop",
         },
-        *_selected(spec["selector"]),
+        *_select_pods(spec["selector"]),
         {
             "action": "keep",
             "source_labels": ["__meta_kubernetes_pod_container_port_name"],
@@ -140,7 +140,7 @@ def _discovery(spec: Object, home: str) -> Config:
     return {"role": "pod", "namespaces": {"names": list(selector.get("matchNames") or [home])}}
 
 
-def _selected(selector: Object) -> list[Config]:
+def _select_pods(selector: Object) -> list[Config]:
     labels = selector.get("matchLabels", {})
     terms = [(name, labels[name]) for name in sorted(labels)]
     terms += [

@@ -19,7 +19,7 @@ FOLDER: Final = (
 _TAG: Final = "enginewright"
 
 
-def expected_files() -> dict[str, str]:
+def generate_files() -> dict[str, str]:
     """Return the text of every dashboard by file name."""
     return {"fleet.json": _text(_fleet()), "model.json": _text(_model())}
 
@@ -34,7 +34,7 @@ def _text(board: dashboard.Dashboard) -> str:
 def _fleet() -> dashboard.Dashboard:
     board = _board("Enginewright: fleet", "enginewright-fleet", "All models and the operator.")
     _alerts(board, "")
-    return _filled(board, fleet.panel_rows())
+    return _fill(board, fleet.panel_rows())
 
 
 def _model() -> dashboard.Dashboard:
@@ -42,10 +42,10 @@ def _model() -> dashboard.Dashboard:
     board.with_variable(_variable("namespace", "Namespace", "enginewright_info"))
     board.with_variable(_variable("model", "Model", 'enginewright_info{namespace="$namespace"}'))
     _alerts(board, ', namespace="$namespace", model="$model"')
-    return _filled(board, model.panel_rows())
+    return _fill(board, model.panel_rows())
 
 
-def _filled(board: dashboard.Dashboard, rows: Iterable[Row]) -> dashboard.Dashboard:
+def _fill(board: dashboard.Dashboard, rows: Iterable[Row]) -> dashboard.Dashboard:
     for title, panels in rows:
         board.with_row(dashboard.Row(title))
         for panel in panels:
@@ -100,7 +100,7 @@ def _alerts(board: dashboard.Dashboard, matchers: str) -> None:
 def main() -> int:
     """Write the files; tests/integration/test_monitoring_dashboards.py fails where they differ."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    files = expected_files()
+    files = generate_files()
     for path in FOLDER.glob("*.json"):
         if path.name not in files:
             path.unlink()

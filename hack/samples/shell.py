@@ -78,7 +78,7 @@ class Shell:
         self.times.append((title, time.monotonic() - start))
 
     @contextlib.contextmanager
-    def forwarded(self, target: str, port: int, namespace: str = NAMESPACE) -> Iterator[str]:
+    def forward(self, target: str, port: int, namespace: str = NAMESPACE) -> Iterator[str]:
         """Forward a free port of this machine to a Service and yield its URL."""
         context = ["--context", CONTEXT] if CONTEXT else []
         forward = ["--namespace", namespace, "port-forward", target, f":{port}"]

@@ -41,7 +41,7 @@ def operator_metrics() -> str:
     FleetCollector(fleet, registry, leads=lambda: True)
     StoreCollector(ObjectCache(), CollectionMetrics(registry), registry, leads=lambda: True)
     poll_counter(registry)
-    return _metrics(_exposed(registry._collector_to_names))  # noqa: SLF001 - label names are not public
+    return _metrics(_expose(registry._collector_to_names))  # noqa: SLF001 - label names are not public
 
 
 def _nothing(_: object) -> None:
@@ -52,13 +52,13 @@ def node_cache_metrics() -> str:
     """Return the metrics of the cache of a node."""
     registry = CollectorRegistry()
     CacheMetrics(registry).show(*(lambda: 0.0,) * 3)
-    return _metrics(_exposed(registry._collector_to_names))  # noqa: SLF001 - likewise
+    return _metrics(_expose(registry._collector_to_names))  # noqa: SLF001 - likewise
 
 
 def server_metrics() -> str:
     """Return the server's metrics."""
     device = DeviceMetrics("", "", lambda: DeviceUse(0, 0, 0.0))
-    return _metrics(_exposed([ServerMetrics("", ""), device]), common={"model", "revision"})
+    return _metrics(_expose([ServerMetrics("", ""), device]), common={"model", "revision"})
 
 
 def sidecar_metrics() -> str:
@@ -66,7 +66,7 @@ def sidecar_metrics() -> str:
     return _metrics((family.name, family.kind, family.labels, family.help) for family in FAMILIES)
 
 
-def _exposed(collectors: Iterable[Any]) -> Iterator[tuple[str, str, Sequence[str], str]]:
+def _expose(collectors: Iterable[Any]) -> Iterator[tuple[str, str, Sequence[str], str]]:
     for collector in collectors:
         for family in collector.collect():
             owner = collector if hasattr(collector, "_labelnames") else family

@@ -25,17 +25,18 @@ def reasons() -> str:
 
 def status_reasons() -> str:
     """Return the operator's own reasons, with the comment beside each."""
-    return table(("reason", "meaning"), sorted(_commented(StatusReason)))
+    return table(("reason", "meaning"), sorted(_read_comments(StatusReason)))
 
 
 def condition_types() -> str:
     """Return the conditions of an InferenceModel, with the comment beside each."""
     return table(
-        ("type", "when True"), ((code(name), about) for name, about in _commented(ConditionType))
+        ("type", "when True"),
+        ((code(name), about) for name, about in _read_comments(ConditionType)),
     )
 
 
-def _commented(names: type[StrEnum]) -> list[tuple[str, str]]:
+def _read_comments(names: type[StrEnum]) -> list[tuple[str, str]]:
     comments = re.findall(r'= \(?\s*"(\w+)"  # (.+)', inspect.getsource(names))
     if [name for name, _ in comments] != list(names):
         raise ValueError(f"a {names.__name__} has no comment: add its meaning on the same line")

@@ -43,7 +43,7 @@ def main() -> None:
 async def _run(settings: OperatorSettings) -> None:
     await load_connection()  # fails early if it is not configured
     stop = asyncio.Event()
-    app = OperatorApplication(settings, _lost)
+    app = OperatorApplication(settings, _on_lost)
     starting = asyncio.create_task(app.start())
     stopping = asyncio.create_task(stop.wait())
     _on_signals(stop)
@@ -61,7 +61,7 @@ async def _run(settings: OperatorSettings) -> None:
         await app.stop()
 
 
-def _lost(why: str) -> None:
+def _on_lost(why: str) -> None:
     """Exit at once: no pending request may reach the API server after another replica has become leader."""
     logging.getLogger(__name__).error("lost leadership, exiting: %s", why)
     logging.shutdown()

@@ -17,7 +17,7 @@ class ImageError(Exception):
     """Not exactly one image of the cluster matches; the message lists the known ones."""
 
 
-async def known(api: KubeApi) -> dict[str, ImageFacts]:
+async def list_images(api: KubeApi) -> dict[str, ImageFacts]:
     """Return the images' facts by reference, from every operator's ConfigMap that can be read. Raises KubeError."""
     images: dict[str, ImageFacts] = {}
     for config_mapping in await _config_maps(api):
@@ -39,7 +39,7 @@ async def _config_maps(api: KubeApi) -> tuple[JsonObject, ...]:
     return listing.items
 
 
-def chosen(text: str, images: dict[str, ImageFacts]) -> tuple[str, ImageFacts]:
+def choose_image(text: str, images: dict[str, ImageFacts]) -> tuple[str, ImageFacts]:
     """Return the image with this reference, this digest or this prefix of a digest. Raises ImageError."""
     digest = text.removeprefix("sha256:")
     matches = [

@@ -10,7 +10,7 @@ from rich.console import Console
 _PLAIN_WIDTH: Final = 160  # columns, where standard output is not a terminal
 
 
-def rendered(show: Callable[[Console], None]) -> str:
+def render(show: Callable[[Console], None]) -> str:
     """Return what `show` prints, with colours on a terminal only, without the final newline."""
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     console = Console(width=None if is_terminal else _PLAIN_WIDTH)

@@ -20,11 +20,13 @@ def code_digest(*folders: Path, documents: bool = True) -> str:
         for name in sorted(_modules(str(folder))):
             content = (folder / name).read_bytes()
             digest.update(name.encode() + b"\0")
-            digest.update(hashlib.sha256(content if documents else _undocumented(content)).digest())
+            digest.update(
+                hashlib.sha256(content if documents else _strip_documents(content)).digest()
+            )
     return digest.hexdigest()
 
 
-def _undocumented(content: bytes) -> bytes:
+def _strip_documents(content: bytes) -> bytes:
     """Return a module (UTF-8) without comments, docstrings and blank lines between statements.
 
     The rest is as written, for any version of Python. Raises SyntaxError and tokenize.TokenError.

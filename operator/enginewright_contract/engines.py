@@ -159,7 +159,7 @@ def why_not_optimized(backend: str) -> str | None:
     return None if library.optimizes else f"{library.title} builds the same engine at every level"
 
 
-def unserved_tensors(backend: str, tensors: Iterable[TensorSpec]) -> tuple[str, ...]:
+def find_unserved_tensors(backend: str, tensors: Iterable[TensorSpec]) -> tuple[str, ...]:
     """Return the tensors whose types the backend's provider does not support, as "name (type)"."""
     provider = PROVIDERS.get(backend)
     if provider is None or provider.types is None:

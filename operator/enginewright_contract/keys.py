@@ -16,16 +16,18 @@ from enginewright_contract.task import EngineRecipe, Processing, Recipe
 _VERSION: Final = 1
 
 
-def prepared_key(model_digest: str, recipe: Recipe, data: Mapping[str, str]) -> str:
+def compute_prepared_key(model_digest: str, recipe: Recipe, data: Mapping[str, str]) -> str:
     """Return the key of a prepared model: sha256 (hex) over the source's digest, recipe and `data`.
 
     `data` has the digests at the recipe's other addresses by name, in place of the addresses: equal content
     has one key.
     """
-    return prepared_keys(model_digest, recipe, data)[0]
+    return compute_prepared_keys(model_digest, recipe, data)[0]
 
 
-def prepared_keys(model_digest: str, recipe: Recipe, data: Mapping[str, str]) -> tuple[str, ...]:
+def compute_prepared_keys(
+    model_digest: str, recipe: Recipe, data: Mapping[str, str]
+) -> tuple[str, ...]:
     """Return the key of a prepared model, and the one that earlier versions gave it, which its artefact keeps."""
     whole = content(recipe)
     variants = (_without_addresses(whole, data), whole)

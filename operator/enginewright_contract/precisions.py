@@ -29,7 +29,9 @@ RUNS: Final[dict[str, frozenset[Precision]]] = {
 }
 
 
-def supported(precision: Precision, compute_capability: str | None, backend: str) -> str | None:
+def why_unsupported(
+    precision: Precision, compute_capability: str | None, backend: str
+) -> str | None:
     """Return why a precision cannot be served on a class, as text; None when it can."""
     if precision not in RUNS[backend]:
         return f"backend {backend} supports {', '.join(sorted(RUNS[backend]))}"

@@ -230,7 +230,7 @@ class StageReport(Message):
         """Return compact JSON of at most `TERMINATION_MESSAGE_LIMIT` bytes for the termination message."""
         vital = self.model_copy(update={"findings": (), "facts": {}})
         if self.failure is None:
-            vital = _shortened(vital)
+            vital = _shorten(vital)
             return _compact(
                 vital.model_copy(update={"message": _cut(self.message, _excess(vital))})
             )
@@ -245,7 +245,7 @@ def _with_failure(report: StageReport, failure: Finding) -> StageReport:
     return report.model_copy(update={"failure": failure})
 
 
-def _shortened(report: StageReport) -> StageReport:
+def _shorten(report: StageReport) -> StageReport:
     """Return it with less that only describes the artefact: its key must fit, to find it."""
     engine, published = report.engine, report.published
     for part in ("elsewhere", "reasons", "latencies", *_OF_IMAGE, "backends"):
@@ -279,12 +279,12 @@ def _fitting(report: StageReport, published: Published) -> Published:
 
     signature = published.signature
     for part in _OF_IMAGE:
-        least = {"changes": "", "signature": signature.unlisted() if signature else None}
+        least = {"changes": "", "signature": signature.drop_lists() if signature else None}
         if excess(published.model_copy(update=least)) > 0:
             published = published.model_copy(update={part: None})
     unchanged = published.model_copy(update={"changes": ""})
     if signature and excess(unchanged) > 0:
-        published = published.model_copy(update={"signature": signature.unlisted()})
+        published = published.model_copy(update={"signature": signature.drop_lists()})
     changes = _cut(published.changes, excess(published))
     shorter = published.model_copy(update={"changes": changes})
     return (
@@ -361,10 +361,10 @@ _YAML_KEYWORDS: Final = frozenset({"null", "true", "false", "yes", "no", "on", "
 
 def _profile_yaml(profile: ShapeProfile) -> str:
     corners = ", ".join(f"{name}: {list(getattr(profile, name))}" for name in ("min", "opt", "max"))
-    return f"{{input: {_quoted(profile.input)}, {corners}}}"
+    return f"{{input: {_quote(profile.input)}, {corners}}}"
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     if name.isidentifier() and name.isascii() and name.lower() not in _YAML_KEYWORDS:
         return name
     # a JSON string is a YAML string; nothing in it is a control character for a terminal

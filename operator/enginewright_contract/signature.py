@@ -47,7 +47,7 @@ class PublishedSignature(Message):
         taken, given = tuple(map(str, inputs)), tuple(map(str, outputs))
         return cls(digest=content_hash(sorted(taken), sorted(given)), inputs=taken, outputs=given)
 
-    def unlisted(self) -> Self:
+    def drop_lists(self) -> Self:
         """Return it with only its digest."""
         return self.model_copy(update={"inputs": (), "outputs": ()})
 

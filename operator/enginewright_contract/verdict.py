@@ -58,7 +58,7 @@ class Check(StrEnum):
 CheckState = Literal["ok", "failed", "unknown"]
 
 
-def _known(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+def _read_reason(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     """Return a reason that this version knows, else None: a later sidecar may send new ones."""
     return reason_named(value) if isinstance(value, str) else value
 
@@ -76,7 +76,7 @@ def _of_known_checks(value: Any) -> Any:  # noqa: ANN401 - likewise
     return supported or value  # without any known check the verdict stays invalid
 
 
-_AnyReason = Annotated[Reason | None, BeforeValidator(_known)]
+_AnyReason = Annotated[Reason | None, BeforeValidator(_read_reason)]
 
 
 def runs_as_allowed(policy: Policy, placement: CheckState, provider: Reason | None) -> bool:

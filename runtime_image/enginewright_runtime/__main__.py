@@ -28,7 +28,7 @@ from pydantic import ValidationError
 from enginewright_runtime.core import logs
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.core.reporting import failed, write_termination_message
+from enginewright_runtime.core.reporting import report_failure, write_termination_message
 from enginewright_runtime.runner import end_on_sigterm, run_stage
 from enginewright_runtime.stages import engine_stage, prepare_stage
 
@@ -115,7 +115,7 @@ def _with_task(stage: str, kind: type[_Task], paths: Paths, act: Callable[[_Task
 
 
 def _report_failure(stage: str, failure: StageFailure, paths: Paths) -> int:
-    report = failed(stage, failure)
+    report = report_failure(stage, failure)
     _log.error("%s", report.outcome)
     write_termination_message(paths, report.termination_message())
     return int(exit_code(report.reason))

@@ -14,7 +14,7 @@ from enginewright_contract.report import StageReport
 from enginewright_runtime.core.disk import disk_full, is_full
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.core.reporting import failed, write_termination_message
+from enginewright_runtime.core.reporting import report_failure, write_termination_message
 from enginewright_runtime.store import open_store
 
 _log: Final = logging.getLogger(__name__)
@@ -47,13 +47,15 @@ def _outcome(stage: str, run: Callable[[], StageReport], paths: Paths) -> StageR
     try:
         return run()
     except StageFailure as failure:
-        return failed(stage, failure)
+        return report_failure(stage, failure)
     except MemoryError:
-        return failed(stage, StageFailure(Reason.OUT_OF_MEMORY, f"{stage} ran out of memory"))
+        return report_failure(
+            stage, StageFailure(Reason.OUT_OF_MEMORY, f"{stage} ran out of memory")
+        )
     except Exception as error:  # noqa: BLE001 - the boundary: everything becomes a report
         if is_full(error):
-            return failed(stage, disk_full(stage, None, shutil.disk_usage(paths.work).free))
-        return failed(stage, _internal(stage, error))
+            return report_failure(stage, disk_full(stage, None, shutil.disk_usage(paths.work).free))
+        return report_failure(stage, _internal(stage, error))
 
 
 def _internal(stage: str, error: Exception) -> StageFailure:

@@ -28,7 +28,7 @@ def read_manifest(task: ServeTask, artifact: Path) -> Manifest:
     return manifest
 
 
-def served_profiles(manifest: Manifest) -> tuple[tuple[ShapeProfile, ...], ...]:
+def list_profiles(manifest: Manifest) -> tuple[tuple[ShapeProfile, ...], ...]:
     """Return the profiles, of which a request must fit one; a profile may leave inputs unconstrained.
 
     An engine accepts the shapes it was built for, other backends the declared shapes; the declared range of an

@@ -17,7 +17,7 @@ from enginewright.observed.deployments import count_managers
 from tests.apiserver.world import MODEL, World, set_up
 from tests.e2e.harness import Namespace, eventually
 from tests.support.operator_process import OperatorProcess
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 
 pytestmark = pytest.mark.apiserver
 
@@ -125,7 +125,7 @@ def test_a_live_count_is_handed_over_and_taken_back(world: Autoscaled) -> None:
 def share_ownership(world: Autoscaled) -> None:
     """Do the first write of a handover."""
     world.turn(on=True)
-    body = made("Deployment", NAME, world.user.name, spec={"replicas": 5})
+    body = make_object("Deployment", NAME, world.user.name, spec={"replicas": 5})
     apply = ("apply", "--server-side", f"--field-manager={HANDOVER_MANAGER}", "--filename", "-")
     world.user.kubectl(*apply, stdin=json.dumps(body))
 

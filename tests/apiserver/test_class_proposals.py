@@ -17,7 +17,7 @@ from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
 from tests.support.api_requests import NotFoundError
 from tests.support.operator_process import OperatorProcess
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 
 pytestmark = pytest.mark.apiserver
 
@@ -148,7 +148,7 @@ def test_an_administrators_changes_stay(world: World) -> None:
         operator.wait_quiet()
         assert set(world.classes()) == {"l4", "t4"}
         # a second class for the same device is a conflict, reported by both
-        rival = made(
+        rival = make_object(
             "AcceleratorClass",
             "all-gpus",
             spec={

@@ -18,7 +18,7 @@ from tests.apiserver.world import World, model
 from tests.e2e.harness import eventually
 from tests.support import broken_models as broken
 from tests.support.operator_process import CPU_IMAGE
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 from tests.support.preflight_runs import COMMAND, Desk
 
 pytestmark = pytest.mark.apiserver
@@ -79,7 +79,7 @@ def install(world: World, environment: dict[str, str]) -> None:
     container = {"name": "operator", "image": "example.com/operator:1", "env": [config]}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
     spec = {"selector": {"matchLabels": labels}, "template": template}
-    world.system.apply(made("Deployment", "enginewright", labels=labels, spec=spec))
+    world.system.apply(make_object("Deployment", "enginewright", labels=labels, spec=spec))
 
 
 def run_plan(
@@ -211,7 +211,7 @@ def test_preflight_uses_the_facts_of_an_image_of_the_cluster(world: World, tmp_p
     entries = [{"image": image, "facts": facts} for image in images]
     data = {f"k{number}": json.dumps(entry) for number, entry in enumerate(entries)}
     labels = {"app.kubernetes.io/managed-by": "enginewright"}
-    world.system.apply(made("ConfigMap", "enginewright-images", labels=labels, data=data))
+    world.system.apply(make_object("ConfigMap", "enginewright-images", labels=labels, data=data))
     rules = [{"apiGroups": [""], "resources": ["configmaps"]}]
     there = {"KUBECONFIG": str(reader(world, "images", rules))}
     desk = Desk(tmp_path)

@@ -32,7 +32,7 @@ from tests.apiserver.world import World, model
 from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
 from tests.support.command_line import run_command
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 
 pytestmark = pytest.mark.apiserver
 __all__ = ["server"]  # a fixture
@@ -84,7 +84,7 @@ class Desk:
         """Create a ready pod of a revision with the address of the server that answers for it."""
         labels = {**of_model(NAME, SERVE), REVISION: revision, CLASS: "cpu", **labels}
         spec = {"containers": [{"name": "sidecar", "image": "example.com/cpu:1"}]}
-        self.namespace.create(made("Pod", name, labels=labels, spec=spec))
+        self.namespace.create(make_object("Pod", name, labels=labels, spec=spec))
         ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-20T12:03:10Z"}
         status = {"phase": "Running", "podIP": ADDRESS, "podIPs": [{"ip": ADDRESS}]}
         self.namespace.patch("pod", name, {"status": {**status, "conditions": [ready]}}, "status")

@@ -26,7 +26,7 @@ from tests.apiserver.world import (
 from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
 from tests.support.operator_process import STORE, OperatorProcess, store_settings
-from tests.support.plan_objects import COLLECTED, made
+from tests.support.plan_objects import COLLECTED, make_object
 
 pytestmark = pytest.mark.apiserver
 
@@ -145,7 +145,7 @@ def test_used_artefacts_stay_until_their_model_is_deleted(
 def test_a_result_outlives_the_operator_and_a_restart_begins_no_collection(store: Store) -> None:
     request = {"requests": {"storage": "1Gi"}}
     claim = {"accessModes": ["ReadWriteMany"], "resources": request}
-    store.user.apply(made("PersistentVolumeClaim", STORE, spec=claim))
+    store.user.apply(make_object("PersistentVolumeClaim", STORE, spec=claim))
     with store.collecting(interval="2s", maxSize="3k") as operator:
         operator.wait_ready()
         store.probe_images(2)
@@ -183,7 +183,7 @@ def test_a_result_outlives_the_operator_and_a_restart_begins_no_collection(store
 
 def test_nothing_is_removed_where_a_revision_of_another_version_is_stored(store: Store) -> None:
     labels = {"app.kubernetes.io/managed-by": "enginewright", "enginewright.dev/model": "m"}
-    newer = made(
+    newer = make_object(
         "ControllerRevision", "m-newer", labels=labels, revision=1, data={"artifacts": ["ab" * 32]}
     )
     store.user.apply(newer)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.e2e.harness import REPOSITORY, CommandError, Namespace, eventually, run
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 
 pytestmark = pytest.mark.apiserver
 
@@ -66,11 +66,11 @@ def home(helm_kubeconfig: Path, helm: Helm, tmp_path_factory: pytest.TempPathFac
 def claim(name: str) -> dict[str, Any]:
     request = {"requests": {"storage": "1Gi"}}
     spec = {"accessModes": ["ReadWriteMany"], "resources": request}
-    return made("PersistentVolumeClaim", name, spec=spec)
+    return make_object("PersistentVolumeClaim", name, spec=spec)
 
 
 def config_map(name: str) -> dict[str, Any]:
-    return made("ConfigMap", name, data={"a": "b"})
+    return make_object("ConfigMap", name, data={"a": "b"})
 
 
 def can_i(right: str) -> tuple[str, ...]:
@@ -98,7 +98,9 @@ def test_install_brings_the_definitions_and_the_cpu_class(home: Namespace) -> No
 def test_the_api_server_takes_the_operators_pod(home: Namespace) -> None:
     template = home.get("deployment", "enginewright")["spec"]["template"]
     home.kubectl("label", "namespace", HOME, "pod-security.kubernetes.io/enforce=restricted")
-    pod = made("Pod", "operator", labels=template["metadata"]["labels"], spec=template["spec"])
+    pod = make_object(
+        "Pod", "operator", labels=template["metadata"]["labels"], spec=template["spec"]
+    )
     home.kubectl("create", "--dry-run=server", "--filename", "-", stdin=json.dumps(pod))
 
 
@@ -145,7 +147,9 @@ def test_upgrade_brings_the_new_schema_and_leaves_the_administrators_class(
 
 # event: Operator | the operator is uninstalled | all pods | the chart's notes
 def test_uninstall_keeps_the_definitions_and_the_models(home: Namespace, helm: Helm) -> None:
-    body = made("InferenceModel", "kept", spec={"source": {"uri": "pvc://models/model.onnx"}})
+    body = make_object(
+        "InferenceModel", "kept", spec={"source": {"uri": "pvc://models/model.onnx"}}
+    )
     home.apply(body)
     reported = helm("uninstall", "enginewright")
     assert "inferencemodels.enginewright.dev" in reported

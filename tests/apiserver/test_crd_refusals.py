@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.harness import CommandError, Namespace
 from tests.support.api_requests import RefusedError
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 
 pytestmark = pytest.mark.apiserver
 
@@ -386,14 +386,14 @@ BAD_CLASSES = [
 ]
 
 
-def merged(base: Spec, change: Spec) -> Spec:
+def merge(base: Spec, change: Spec) -> Spec:
     """Return `base` with `change` laid over it; None removes a field, {} empties it."""
     result = dict(base)
     for name, value in change.items():
         if value is None:
             result.pop(name, None)
         elif value and isinstance(value, dict) and isinstance(result.get(name), dict):
-            result[name] = merged(result[name], value)
+            result[name] = merge(result[name], value)
         else:
             result[name] = value
     return result
@@ -402,7 +402,7 @@ def merged(base: Spec, change: Spec) -> Spec:
 def inference_model(change: Spec, name: str = "resnet50") -> Spec:
     """Return an InferenceModel with a minimal spec, merged with `change`."""
     minimal = {"source": {"uri": "pvc://models/model.onnx"}}
-    return made("InferenceModel", name, spec=merged(minimal, change))
+    return make_object("InferenceModel", name, spec=merge(minimal, change))
 
 
 def refuse(namespace: Namespace, body: Spec) -> str:
@@ -427,7 +427,7 @@ def place(new_namespace: Callable[[], Namespace]) -> Namespace:
         ),
         *(
             pytest.param(
-                made("AcceleratorClass", "l4", spec=merged(GOOD_CLASS, change)),
+                make_object("AcceleratorClass", "l4", spec=merge(GOOD_CLASS, change)),
                 field,
                 sentence,
                 id=f"class {name}",
@@ -455,7 +455,7 @@ def test_a_name_that_no_service_can_have_is_refused(place: Namespace, name: str)
 
 
 def test_a_class_with_a_dot_in_its_name_is_refused(place: Namespace) -> None:
-    refusal = refuse(place, made("AcceleratorClass", "mig-1g.10gb", spec=GOOD_CLASS))
+    refusal = refuse(place, make_object("AcceleratorClass", "mig-1g.10gb", spec=GOOD_CLASS))
     assert "metadata.name: Invalid value" in refusal
     assert "write at most 63 lowercase letters, digits and '-'" in refusal
 

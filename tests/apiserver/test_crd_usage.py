@@ -20,7 +20,7 @@ from enginewright.api.inference_model_status import (
 from enginewright.api.job_failure import JobFailure
 
 from tests.e2e.harness import REPOSITORY, Namespace
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 
 pytestmark = pytest.mark.apiserver
 
@@ -177,7 +177,7 @@ STATUS = InferenceModelStatus(
 
 
 def smallest(**spec: Any) -> dict[str, Any]:
-    return made(
+    return make_object(
         "InferenceModel", "resnet50", spec={"source": {"uri": "pvc://models/model.onnx"}, **spec}
     )
 
@@ -325,7 +325,7 @@ def test_columns_of_classes(namespace: Namespace) -> None:
         "computeCapability": "8.0",
         "backends": ["tensorrt", "cuda"],
     }
-    namespace.apply(made("AcceleratorClass", "mig-1g-10gb", spec=spec))
+    namespace.apply(make_object("AcceleratorClass", "mig-1g-10gb", spec=spec))
     status = {"status": {"observedGeneration": 1, "nodes": 3}}
     namespace.patch("aclass", "mig-1g-10gb", status, "status")
     (row,) = table(namespace.kubectl("get", "aclass", "mig-1g-10gb"))

@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.harness import Namespace
 from tests.unit.test_plan_device_claims import CLAIMED, serving
-from tests.unit.test_plan_engines_wanted import prepared
+from tests.unit.test_plan_engines_wanted import prepare
 
 pytestmark = pytest.mark.apiserver
 
@@ -19,7 +19,7 @@ def store(namespace: Namespace, obj: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_api_server_takes_templates_jobs_and_deployments(namespace: Namespace) -> None:
-    building = prepared(CLAIMED).misses()
+    building = prepare(CLAIMED).misses()
     job = store(namespace, building.job("engine"))
     (claim,) = job["spec"]["template"]["spec"]["resourceClaims"]
     serves = serving()

@@ -18,7 +18,7 @@ from enginewright.api.inference_engine import (
 from enginewright.api.job_failure import JobFailure
 
 from tests.e2e.harness import CommandError, Namespace
-from tests.support.plan_objects import engine_spec, made
+from tests.support.plan_objects import engine_spec, make_object
 
 pytestmark = pytest.mark.apiserver
 
@@ -68,7 +68,7 @@ STATUS = InferenceEngineStatus(
 
 
 def engine(**spec: Any) -> dict[str, Any]:
-    return made("InferenceEngine", NAME, spec={**engine_spec(), **spec})
+    return make_object("InferenceEngine", NAME, spec={**engine_spec(), **spec})
 
 
 def refusal(namespace: Namespace, obj: dict[str, Any]) -> str:

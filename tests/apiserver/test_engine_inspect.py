@@ -8,7 +8,7 @@ import pytest
 from tests.apiserver.test_engine_definition import NAME, engine, write_status
 from tests.e2e.harness import Namespace
 from tests.support.command_line import run_command
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 
 pytestmark = pytest.mark.apiserver
 
@@ -20,7 +20,7 @@ def inspect(namespace: Namespace, *arguments: str) -> tuple[int, str, str]:
 
 def accelerator_class(name: str, capability: str) -> dict[str, Any]:
     spec = {"nodeSelector": {"inspected": name}, "computeCapability": capability}
-    return made("AcceleratorClass", name, spec={**spec, "backends": ["tensorrt"]})
+    return make_object("AcceleratorClass", name, spec={**spec, "backends": ["tensorrt"]})
 
 
 def test_resources(namespace: Namespace) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from enginewright.manifests.snapshot import Revision
-from enginewright.plan.prepare.signature import listed
+from enginewright.plan.prepare.signature import describe_signature
 from enginewright_contract.task import PREPARE_STAGES
 
 from tests.apiserver.world import (
@@ -33,7 +33,7 @@ from tests.support.operator_process import (
     OperatorProcess,
     chart_kubeconfig,
 )
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 
 pytestmark = pytest.mark.apiserver
 
@@ -80,9 +80,9 @@ def test_from_a_manifest_to_a_model_that_serves(world: World) -> None:
         status = world.user.get("im", MODEL)["status"]
         assert status["prepared"]["modelDigest"] == DIGEST
         assert status["serving"]["preparedKey"] == PUBLISHED["key"]
-        assert status["prepared"]["signature"] == listed(SIGNATURE).manifest()
+        assert status["prepared"]["signature"] == describe_signature(SIGNATURE).manifest()
         (revision,) = world.user.items("controllerrevisions", f"enginewright.dev/model={MODEL}")
-        assert Revision.read(revision).signature == listed(SIGNATURE)
+        assert Revision.read(revision).signature == describe_signature(SIGNATURE)
         assert status["observedGeneration"] == 1
         for kind in ("services", "pdb", "controllerrevisions", "deployments", "jobs"):
             (owned,) = world.user.items(kind, f"enginewright.dev/model={MODEL}")
@@ -292,7 +292,7 @@ def test_a_namespace_that_is_being_deleted_is_left_alone(world: World) -> None:
 
 def test_an_object_of_another_owner_is_not_adopted(world: World) -> None:
     ports = [{"port": 5432}]
-    theirs = made("Service", MODEL, spec={"selector": {"app": "database"}, "ports": ports})
+    theirs = make_object("Service", MODEL, spec={"selector": {"app": "database"}, "ports": ports})
     world.user.apply(theirs)
     with world.operator() as operator:
         operator.wait_ready()

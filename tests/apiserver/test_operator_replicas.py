@@ -14,7 +14,7 @@ from tests.apiserver.world import GOOD, MODEL, PUBLISHED, World, accelerator_cla
 from tests.e2e.harness import REPOSITORY, Namespace, eventually, run
 from tests.support import simulated_cluster as played
 from tests.support.operator_process import OperatorProcess
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 from tests.support.source_cutter import Cutter
 
 pytestmark = pytest.mark.apiserver
@@ -241,7 +241,7 @@ def test_a_second_release_does_nothing_says_why_and_takes_over(
     labels, containers = {"a": "b"}, [{"name": "c", "image": "i"}]
     template = {"metadata": {"labels": labels}, "spec": {"containers": containers}}
     spec = {"selector": {"matchLabels": labels}, "template": template}
-    elsewhere.apply(made("Deployment", "staging", spec=spec))
+    elsewhere.apply(make_object("Deployment", "staging", spec=spec))
     second = OperatorProcess(
         world.user.kubeconfig, elsewhere.name, world.folder, settings={"deployment": "staging"}
     )

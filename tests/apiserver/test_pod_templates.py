@@ -10,7 +10,7 @@ from enginewright.manifests.artifact_images import ImageRepository
 from enginewright.manifests.probe_job import probe_job
 
 from tests.e2e.harness import Namespace
-from tests.support.plan_objects import CPU_IMAGE, made, published
+from tests.support.plan_objects import CPU_IMAGE, make_object, publish_model
 from tests.support.plan_world import World
 
 pytestmark = pytest.mark.apiserver
@@ -131,10 +131,10 @@ def test_serving_pods_with_every_field_are_admitted(restricted: Namespace, opens
     images = ImageRepository("registry.example.com/images", "registry")
     store = replace(world.config.store, images=images)
     world.config = replace(world.config, openshift=openshift, store=store)
-    _create(restricted, made("InferenceModel", "all", spec=world.spec))
+    _create(restricted, make_object("InferenceModel", "all", spec=world.spec))
     admit(restricted, world.settle().job())
     reference = f"{images.repository}@sha256:{'1' * 64}"
-    result = published().model_copy(update={"image": reference})
+    result = publish_model().model_copy(update={"image": reference})
     pod = admit(restricted, world.job_succeeds(result).the("Deployment"))
     (mounted,) = [item["image"] for item in pod["spec"]["volumes"] if "image" in item]
     assert mounted == {"reference": reference, "pullPolicy": "IfNotPresent"}, "with nothing added"

@@ -38,7 +38,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.e2e.harness import Namespace
 from tests.support import simulated_cluster as played
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 from tests.support.waiting import Deadline
 
 pytestmark = pytest.mark.apiserver
@@ -118,7 +118,7 @@ async def http(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 def add_pod(namespace: Namespace) -> PodAddress:
     labels = {**of_model("m", SERVE), REVISION: "r1"}
     container = {"name": "sidecar", "image": "example.com/cpu:1"}
-    pod: dict[str, Any] = made("Pod", "p", labels=labels, spec={"containers": [container]})
+    pod: dict[str, Any] = make_object("Pod", "p", labels=labels, spec={"containers": [container]})
     played.add_account(namespace)
     namespace.create(pod)
     status = {

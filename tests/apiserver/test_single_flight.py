@@ -12,7 +12,7 @@ import pytest
 from tests.apiserver.world import RTX_IMAGE, WHOLE, EngineWorld, engine_built, set_up
 from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 
 pytestmark = pytest.mark.apiserver
 
@@ -29,7 +29,7 @@ def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[En
 
 def model(name: str) -> dict[str, Any]:
     spec = {"source": {"uri": "https://example.com/m.onnx"}, "rollout": {"canary": {"replicas": 0}}}
-    return made("InferenceModel", name, spec=spec)
+    return make_object("InferenceModel", name, spec=spec)
 
 
 def reasons(world: EngineWorld, condition: str = "Ready") -> list[str]:

@@ -19,7 +19,7 @@ from typing_extensions import override
 from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
 from tests.support.operator_process import OperatorProcess, chart_kubeconfig
-from tests.support.plan_objects import ENGINE, engine_spec, made, published_engine
+from tests.support.plan_objects import ENGINE, engine_spec, make_object, publish_engine
 
 Stages = dict[str, dict[str, Any]]  # reports by stage
 Object = dict[str, Any]
@@ -65,23 +65,23 @@ WHOLE: Final = {"nodes_total": 415, "nodes_accelerated": 415, "elsewhere": ()}
 
 
 def model(name: str = MODEL, uri: str = "https://example.com/m.onnx", **source: str) -> Object:
-    return made("InferenceModel", name, spec={"source": {"uri": uri, **source}})
+    return make_object("InferenceModel", name, spec={"source": {"uri": uri, **source}})
 
 
 def accelerator_class(name: str = "cpu", **selector: str) -> Object:
     spec = {"nodeSelector": selector or {"kubernetes.io/os": "linux"}, "backends": ["cpu"]}
-    return made("AcceleratorClass", name, spec=spec)
+    return make_object("AcceleratorClass", name, spec=spec)
 
 
 def engine_found(key: str) -> Stages:
     """Return the result of a lookup that finds the engine in the store."""
-    engine = published_engine(key, cached=True).model_dump(mode="json")
+    engine = publish_engine(key, cached=True).model_dump(mode="json")
     return {LOOKUP_STAGE: {"ok": True, "engine": engine}}
 
 
 def engine_built(key: str, **changes: Any) -> Stages:
     """Return the results of a successful build's stages."""
-    engine = published_engine(key, **changes).model_dump(mode="json")
+    engine = publish_engine(key, **changes).model_dump(mode="json")
     good: Stages = {stage: {"ok": True} for stage in ENGINE_STAGES}
     return {**good, ENGINE_STAGES[-1]: {"ok": True, "engine": engine}}
 
@@ -282,7 +282,7 @@ class EngineWorld(Cluster):
 
     def apply(self, **build: Any) -> None:
         """Apply an engine, as the operator does for a model."""
-        self.user.apply(made("InferenceEngine", self.name, spec=engine_spec(**build)))
+        self.user.apply(make_object("InferenceEngine", self.name, spec=engine_spec(**build)))
 
     def look(self, ended: Stages) -> None:
         """End the Job that looks the engine up."""

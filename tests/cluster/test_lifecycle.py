@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.harness import Handle, start_and_kill, traces, until
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]  # the first `up` may build everything
 
@@ -29,12 +29,12 @@ def _pod(name: str, node: int | None, *arguments: str, **container: Any) -> dict
     }
     if node is not None:
         spec["nodeName"] = f"node-{node}"
-    return made("Pod", name, labels={"app": name}, spec=spec)
+    return make_object("Pod", name, labels={"app": name}, spec=spec)
 
 
 def _service(name: str) -> dict[str, Any]:
     ports = [{"port": 80, "targetPort": 8080}]
-    return made("Service", name, spec={"selector": {"app": name}, "ports": ports})
+    return make_object("Service", name, spec={"selector": {"app": name}, "ports": ports})
 
 
 def _not_running(cluster: Handle) -> list[str]:
@@ -138,7 +138,7 @@ def test_logs_and_port_forward(cluster: Handle, web: str) -> None:
 def test_a_volume_is_shared_by_nodes_and_removed_with_its_claim(cluster: Handle) -> None:
     request = {"requests": {"storage": "1Mi"}}
     spec = {"accessModes": ["ReadWriteMany"], "resources": request}
-    claim = made("PersistentVolumeClaim", "shared", spec=spec)
+    claim = make_object("PersistentVolumeClaim", "shared", spec=spec)
     pods = [_pod(f"user-{node}", node, "serve", ":8080", "/data") for node in (1, 2)]
     for pod in pods:
         pod["spec"]["securityContext"] = {"runAsUser": 1000, "runAsNonRoot": True}

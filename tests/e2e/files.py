@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from hack.samples.load import pod_spec
 from tests.e2e.harness import Namespace, eventually, image
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 
 NAME: Final = "files"
 PORT: Final = 8000
@@ -83,4 +83,7 @@ def _objects() -> list[dict[str, Any]]:
     template = {"metadata": {"labels": labels}, "spec": pod}
     deployment = {"selector": {"matchLabels": labels}, "template": template}
     service = {"selector": labels, "ports": [{"port": PORT}]}
-    return [made("Deployment", NAME, spec=deployment), made("Service", NAME, spec=service)]
+    return [
+        make_object("Deployment", NAME, spec=deployment),
+        make_object("Service", NAME, spec=service),
+    ]

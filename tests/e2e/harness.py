@@ -261,7 +261,7 @@ class Namespace:
         deadline = Deadline(seconds)
         last: object = None
         path = self._api.kind(kind).path(self.name)
-        while (left := deadline.left()) > 0:
+        while (left := deadline.measure_left()) > 0:
             with (
                 contextlib.suppress(OSError, RefusedError),  # also at the end of the time
                 contextlib.closing(self._api.watch(path, name=name, seconds=left)) as states,

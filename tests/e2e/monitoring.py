@@ -38,7 +38,7 @@ def wait_notified(
     def notifications() -> list[dict[str, Any]]:
         return [
             entry
-            for entry in stack.notified(alert)
+            for entry in stack.list_notifications(alert)
             if entry["status"] == status and entry["labels"].get("model") == model
         ]
 

@@ -247,7 +247,7 @@ def test_every_query_of_the_dashboards_returns_data(
 
     def empty(board: str) -> list[str]:
         queries = board_queries(board)
-        return [query.place for query in queries if not watch.query(query.filled(**chosen))]
+        return [query.place for query in queries if not watch.query(query.fill_in(**chosen))]
 
     missing: list[str] = []
 
@@ -294,7 +294,11 @@ def test_a_mended_model_ends_the_alert(
     watch: Stack, fallen: tuple[Namespace, dict[str, Any]]
 ) -> None:
     namespace, fired = fallen
-    alerts = [entry for entry in watch.notified(ALERT) if entry["labels"].get("model") == "alerted"]
+    alerts = [
+        entry
+        for entry in watch.list_notifications(ALERT)
+        if entry["labels"].get("model") == "alerted"
+    ]
     assert "resolved" not in {alert["status"] for alert in alerts}
     began = time.time()
     namespace.apply(inference_model("alerted", "magika.onnx", backends=["cpu"]))

@@ -19,7 +19,7 @@ from driver.controlplane import AUTOSCALER_SYNC_SECONDS
 from kubernetes.utils.quantity import parse_quantity
 
 from tests.e2e.harness import REPOSITORY, Namespace, eventually, inference_model
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -168,7 +168,7 @@ def two_classes(namespace: Namespace) -> Iterator[Namespace]:
     before = namespace.get("acceleratorclass", first)
     narrow({HOSTNAME: CLASSES[first]})
     spec = {**before["spec"], "nodeSelector": {HOSTNAME: CLASSES[second]}}
-    namespace.apply(made("AcceleratorClass", second, spec=spec))
+    namespace.apply(make_object("AcceleratorClass", second, spec=spec))
     yield namespace
     namespace.kubectl("delete", "im", NAME, "--ignore-not-found")
     namespace.kubectl("delete", "acceleratorclass", second)

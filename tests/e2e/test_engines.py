@@ -26,7 +26,7 @@ from tests.e2e.devices import (
 )
 from tests.e2e.harness import FEWER_GPUS, Namespace, cases, eventually, inference_model
 from tests.e2e.test_fallback import MAKEFILE
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -91,7 +91,7 @@ def classes(l4: Namespace) -> Iterator[Namespace]:
         "backends": ["tensorrt-rtx"],
         "aheadOfTime": True,
     }
-    l4.apply(made("AcceleratorClass", AWAITED, spec=spec))
+    l4.apply(make_object("AcceleratorClass", AWAITED, spec=spec))
     yield l4
     l4.kubectl("label", "node", "node-1", "--overwrite", *_arguments(labels(ADDED)))
     l4.kubectl("delete", "acceleratorclass", AWAITED)

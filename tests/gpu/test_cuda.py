@@ -72,7 +72,7 @@ def test_a_prepared_model_is_measured_beside_an_engine(tmp_path: Path) -> None:
     place = EnginePlace(tmp_path, in_process=True)
     key = place.prepare_model(matmul())
     manifest = open_store(Paths.under(tmp_path)).read(key, tmp_path / "work/prepared")
-    measured = comparison.measured("cuda", tmp_path / "work", manifest)
+    measured = comparison.measure_backend("cuda", tmp_path / "work", manifest)
     assert measured.excluded == ""
     assert measured.latency is not None
     assert (measured.latency.shapes, measured.latency.samples >= 3) == ("opt", True)

@@ -21,14 +21,14 @@ from tests.support.adversary import (
     Lie,
     Tensors,
     answers,
-    each_output,
+    change_each_output,
     execution,
     honest,
     outputs,
 )
 from tests.support.monitoring import RULES, Stack, running
 from tests.support.serving import Server, linear_model
-from tests.support.sidecar import Proxy, Sidecar, prepared
+from tests.support.sidecar import Proxy, Sidecar, prepare_served
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -92,7 +92,7 @@ PLACED: dict[str, tuple[dict[str, Any], str]] = {
 }
 LIES = [
     *(
-        Lie(f"outputs {name}", each_output(change), 5, reason="ParityFailed")
+        Lie(f"outputs {name}", change_each_output(change), 5, reason="ParityFailed")
         for name, change in OUTPUTS.items()
     ),
     Lie("an output that is missing", outputs(without_one), 5, reason="ParityFailed"),
@@ -154,7 +154,7 @@ _OF_MODELS = {
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     root = tmp_path_factory.mktemp("adversary")
-    task = prepared(root, linear_model())
+    task = prepare_served(root, linear_model())
     with (
         Server(root, task) as server,
         Proxy(server.port) as proxy,

@@ -103,7 +103,7 @@ def test_tensorrt_runs_nothing_without_its_library_even_where_fallback_is_allowe
     assert "libnvinfer.so.10" in reported["message"]
 
 
-def shared_objects(folder: Path, sources: dict[str, str]) -> Path:
+def compile_libraries(folder: Path, sources: dict[str, str]) -> Path:
     """Compile one library a name."""
     folder.mkdir()
     for name, source in sources.items():
@@ -113,7 +113,7 @@ def shared_objects(folder: Path, sources: dict[str, str]) -> Path:
 
 def test_cuda_without_a_driver_is_driver_missing(gpu_python: Path, tmp_path: Path) -> None:
     """The libraries are empty, but they are found: what ONNX Runtime misses next is libcuda."""
-    folder = shared_objects(tmp_path / "cuda", dict.fromkeys(CUDA_LIBRARIES, ""))
+    folder = compile_libraries(tmp_path / "cuda", dict.fromkeys(CUDA_LIBRARIES, ""))
     reported = load(gpu_python, tmp_path, "cuda", libraries=folder)
     assert reported["reason"] == Reason.DRIVER_MISSING
     assert "NVIDIA's driver is not available: libcuda.so.1" in reported["message"]
@@ -126,7 +126,7 @@ def test_cuda_without_a_driver_is_driver_missing(gpu_python: Path, tmp_path: Pat
 
 
 def test_tensorrt_is_held_where_the_loader_finds_it(gpu_python: Path, tmp_path: Path) -> None:
-    folder = shared_objects(tmp_path / "nvidia", {"libnvinfer.so.10": ""})
+    folder = compile_libraries(tmp_path / "nvidia", {"libnvinfer.so.10": ""})
     (folder / "libnvinfer.so.10").rename(folder / "libnvinfer.so.10.13.3")
     (folder / "libnvinfer.so.10").symlink_to("libnvinfer.so.10.13.3")
     program = "from enginewright_runtime.probe import probe; print(probe().to_json())"
@@ -256,7 +256,7 @@ int cuGetErrorString(int code, const char **text) { *text = "no CUDA-capable dev
 def driver_saying(folder: Path, init: int, version: int) -> Sequence[str]:
     """Return how to ask a driver of ours, which answers as NVIDIA's does."""
     source = _DRIVER.replace("INIT", str(init)).replace("VERSION", str(version))
-    libraries = shared_objects(folder / "driver", {libcuda.LIBRARY: source})
+    libraries = compile_libraries(folder / "driver", {libcuda.LIBRARY: source})
     return (
         "env",
         f"LD_LIBRARY_PATH={libraries}",

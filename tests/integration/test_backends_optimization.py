@@ -119,7 +119,7 @@ def test_wrong_outputs_are_refused_with_the_first_error(
 @pytest.mark.parametrize("level", LEVELS)
 def test_levels_reach_onnx_runtime(level: str, tmp_path: Path) -> None:
     """Folding shows in the placement: two constants added are a node only without it."""
-    model = broken.parsed(
+    model = broken.parse_text(
         """(float[4] x) => (float[4] y) { [constant] four = Add(two, two) [add] y = Add(x, four) }""",
         broken.initializer("two", [2]),
     )

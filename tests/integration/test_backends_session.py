@@ -17,16 +17,16 @@ from tests.support import broken_models as broken
 from tests.support.preparing import Workplace
 
 
-def mixed_model() -> onnx.ModelProto:
+def build_mixed_model() -> onnx.ModelProto:
     """Return a model of which OpenVINO takes the matrix product and not the determinant."""
-    return broken.parsed(
+    return broken.parse_text(
         """(float[2, 3, 3] x) => (float[2] y) {
         [product] a = MatMul(x, x) [relu] b = Relu(a) [sum] c = Add(b, x) [determinant] y = Det(c) }"""
     )
 
 
 def test_the_cpu_backend_runs_every_node(tmp_path: Path) -> None:
-    loaded = loading.create("cpu", broken.save(mixed_model(), tmp_path), threads=1)
+    loaded = loading.create("cpu", broken.save(build_mixed_model(), tmp_path), threads=1)
     assert loaded.placement.nodes == {"CPUExecutionProvider": 4}
     assert (loaded.placement.total, loaded.placement.share) == (4, 1.0)
     assert loaded.placement.elsewhere == ()
@@ -49,7 +49,7 @@ def test_a_backend_that_is_not_in_the_image() -> None:
 
 
 def test_two_distributions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(tmp_path, "onnxruntime-openvino", RECORD="onnxruntime/__init__.py,,\n")
+    install(tmp_path, "onnxruntime-openvino", RECORD="onnxruntime/__init__.py,,\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(base, "owners", libraries.owners.__wrapped__)  # without what it remembers
     with pytest.raises(StageFailure, match="2 distributions own the folder onnxruntime") as caught:
@@ -57,7 +57,7 @@ def test_two_distributions_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
     assert caught.value.reason is Reason.PROVIDER_MISSING
 
 
-def installed(folder: Path, name: str, **files: str) -> None:
+def install(folder: Path, name: str, **files: str) -> None:
     """Write what pip leaves of a distribution that it has installed, beside the module itself."""
     info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
     info.mkdir()
@@ -69,8 +69,8 @@ def installed(folder: Path, name: str, **files: str) -> None:
 def test_owners_of_modules_are_found_as_python_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed(tmp_path, "declared", top_level_txt="one\ntwo\n", RECORD="three.py,,\n")
-    installed(tmp_path, "listed", RECORD="four.py,,\nfive/six.py,,\n")
+    install(tmp_path, "declared", top_level_txt="one\ntwo\n", RECORD="three.py,,\n")
+    install(tmp_path, "listed", RECORD="four.py,,\nfive/six.py,,\n")
     monkeypatch.syspath_prepend(tmp_path)
     distributions = metadata.packages_distributions()
     assert {"one", "four", "five", "onnxruntime"} <= distributions.keys()
@@ -85,14 +85,14 @@ def test_the_first_of_two_installations_counts(
 ) -> None:
     for folder in ("second", "first"):
         (tmp_path / folder).mkdir()
-        installed(tmp_path / folder, "twice", RECORD="twice.py,,\n")
+        install(tmp_path / folder, "twice", RECORD="twice.py,,\n")
         monkeypatch.syspath_prepend(tmp_path / folder)
     (owner,) = libraries.owners.__wrapped__("twice")
     assert Path(str(owner.locate_file("twice.py"))).parent == tmp_path / "first"
 
 
 def test_an_empty_list_of_modules_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(tmp_path, "blank", top_level_txt=" \n", RECORD="seven.py,,\n")
+    install(tmp_path, "blank", top_level_txt=" \n", RECORD="seven.py,,\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert [distribution.name for distribution in libraries.owners.__wrapped__("seven")] == [
         "blank"
@@ -102,7 +102,7 @@ def test_an_empty_list_of_modules_is_none(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_distribution_without_a_name_owns_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed(tmp_path, "broken", RECORD="eight.py,,\n")
+    install(tmp_path, "broken", RECORD="eight.py,,\n")
     (tmp_path / "broken-1.0.dist-info/METADATA").unlink()
     monkeypatch.syspath_prepend(tmp_path)
     assert libraries.owners.__wrapped__("eight") == ()
@@ -110,7 +110,7 @@ def test_a_distribution_without_a_name_owns_nothing(
 
 def test_whole_fallback_is_refused(openvino_python: Path, tmp_path: Path) -> None:
     """OpenVINO takes no node of this; ONNX Runtime would serve it from the CPU without a word."""
-    model = broken.parsed("(float[2, 3, 3] x) => (float[2] y) { [determinant] y = Det(x) }")
+    model = broken.parse_text("(float[2, 3, 3] x) => (float[2] y) { [determinant] y = Det(x) }")
     place = Workplace(tmp_path, openvino_python, fresh=True)
     stage, outcome = place.prepare(place.task(place.put("model.onnx", model), backend="openvino"))
     assert (stage, outcome.report.reason) == ("convert", Reason.UNSUPPORTED_OPERATOR)

@@ -18,7 +18,7 @@ from enginewright_runtime.core.memory import peak_bytes
 from enginewright_runtime.core.nvml import device_bytes
 from enginewright_runtime.proof.latency import comparing, worker
 from enginewright_runtime.proof.latency.comparing import BenchmarkCandidate, compare, measure
-from enginewright_runtime.proof.latency.figures import chosen, is_warm, latency, rows
+from enginewright_runtime.proof.latency.figures import choose_samples, is_warm, latency, rows
 from enginewright_runtime.proof.latency.process import WorkerProcess
 
 from tests.support import broken_models as broken
@@ -60,10 +60,10 @@ def test_rows() -> None:
 
 def test_which_samples_are_run() -> None:
     corners = {"min": ((1, 4),), "opt": ((8, 4),), "max": ((32, 4),)}
-    assert chosen(corners, ("min", "opt", "max")) == ["min", "opt", "max"]
+    assert choose_samples(corners, ("min", "opt", "max")) == ["min", "opt", "max"]
     own = {name: ((size, 4),) for name, size in zip("abcdef", [5, 1, 9, 1, 3, 7], strict=True)}
-    assert chosen(own, ("min", "opt", "max")) == ["b", "a", "c"]
-    assert chosen({"sample": ((1, 4),)}, ("min", "opt", "max")) == ["sample"]
+    assert choose_samples(own, ("min", "opt", "max")) == ["b", "a", "c"]
+    assert choose_samples({"sample": ((1, 4),)}, ("min", "opt", "max")) == ["sample"]
 
 
 class Files:
@@ -94,7 +94,7 @@ def chain(length: int) -> onnx.ModelProto:
     names = ["x", *(f"h{index}" for index in range(length - 1)), "y"]
     nodes = " ".join(f"{names[at + 1]} = MatMul({names[at]}, w)" for at in range(length))
     text = f'(float["batch", 256] x) => (float["batch", 256] y) {{ {nodes} }}'
-    return broken.parsed(text, broken.initializer("w", np.eye(256)))
+    return broken.parse_text(text, broken.initializer("w", np.eye(256)))
 
 
 def test_candidates_in_turn(files: Files) -> None:
@@ -191,7 +191,7 @@ def test_a_worker_that_dies_or_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_strings_and_slow_first_runs(files: Files) -> None:
-    model = broken.parsed("(string[2] x) => (string[2] y) { y = StringConcat(x, x) }", opset=20)
+    model = broken.parse_text("(string[2] x) => (string[2] y) { y = StringConcat(x, x) }", opset=20)
     samples: dict[str, Any] = {"sample/x": np.array(["a", "b"])}
     np.savez(files.inputs, **samples)
     candidate = files.candidate("words", model)

@@ -370,16 +370,18 @@ def test_the_operator_reads(values: Object, name: str, read: object) -> None:
     assert operator.attrgetter(name)(settings) == read
 
 
-def shared(*groups: Object, **bucket: str) -> Object:
+def share_bucket(*groups: Object, **bucket: str) -> Object:
     return {**IMAGES, "store": {"bucket": {"uri": "s3://models", "shared": [*groups], **bucket}}}
 
 
 def test_shared_groups_of_earlier_releases_are_refused_with_a_remedy() -> None:
-    refused = refusal(shared({"name": "research", "namespaces": ["team-a", "team-b"]}))
+    refused = refusal(share_bucket({"name": "research", "namespaces": ["team-a", "team-b"]}))
     assert "store.bucket.shared is not supported any more" in refused
     assert "from s3://models/_GROUP to s3://models/NAMESPACE" in refused
     assert "`enginewright store export` and `enginewright store import`" in refused
-    none = environment(render(shared()))  # as `helm upgrade --reuse-values` leaves the default
+    none = environment(
+        render(share_bucket())
+    )  # as `helm upgrade --reuse-values` leaves the default
     assert none == environment(render({**IMAGES, "store": {"bucket": {"uri": "s3://models"}}}))
     assert "shared" not in none["ENGINEWRIGHT_CONFIG"]
 
@@ -594,7 +596,7 @@ def test_releases_do_not_share_names() -> None:
         ({**IMAGES, "store": {"bucket": {"uri": "https://models"}}}, "/store/bucket/uri"),
         ({**IMAGES, "store": {"bucket": {"uri": "az://models/a?sig=k"}}}, "/store/bucket/uri"),
         ({**IMAGES, "store": {"bucket": {"secretRef": "keys"}}}, "set store.bucket.uri"),
-        (shared({"name": "r"}, uri=""), "from PATH/_GROUP to PATH/NAMESPACE"),
+        (share_bucket({"name": "r"}, uri=""), "from PATH/_GROUP to PATH/NAMESPACE"),
         ({**IMAGES, "store": {"gc": {"interval": "daily"}}}, "/store/gc/interval"),
         ({**IMAGES, "store": {"gc": {"unusedFor": "never"}}}, "/store/gc/unusedFor"),
         ({**IMAGES, "store": {"gc": {"unusedFor": 30}}}, "/store/gc/unusedFor"),
@@ -625,18 +627,18 @@ def test_bad_values_are_refused(values: Object, sentence: str) -> None:
     assert sentence in refusal(values)
 
 
-def described(schema: Object, path: str = "") -> list[str]:
+def find_undescribed(schema: Object, path: str = "") -> list[str]:
     """Return the paths of the schema's values that lack a description."""
     missing = []
     for name, entry in schema.get("properties", {}).items():
         if "description" not in entry:
             missing.append(f"{path}.{name}")
-        missing += described(entry, f"{path}.{name}")
+        missing += find_undescribed(entry, f"{path}.{name}")
     return missing
 
 
 def test_every_value_is_described_and_known() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
-    assert described(schema) == []
+    assert find_undescribed(schema) == []
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     assert values.keys() == schema["properties"].keys() - {"global"}

@@ -18,8 +18,8 @@ from enginewright_contract.images import ImageFacts
 from typer.testing import CliRunner
 
 from tests.support.broken_models import relu
-from tests.support.engines import EnginePlace, mixed
-from tests.support.plan_objects import engine_spec, made
+from tests.support.engines import EnginePlace, build_mixed
+from tests.support.plan_objects import engine_spec, make_object
 from tests.support.programs import run_program
 from tests.support.web import WebServer, serve
 
@@ -30,7 +30,7 @@ VERSION = "1.7.1.116"
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a real engine's folder in a store; tests copy what they change."""
     place = EnginePlace(tmp_path_factory.mktemp("place"), in_process=True)
-    place.prepare_model(mixed())
+    place.prepare_model(build_mixed())
     task = place.engine_task()
     assert {outcome.code for outcome in place.build_engine(task).values()} == {0}
     return place.engine_folder(task)
@@ -123,7 +123,7 @@ def write(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], objec
     return lambda copy: (copy / name).write_bytes(change((copy / name).read_bytes()))
 
 
-def linked(copy: Path) -> None:
+def link_log(copy: Path) -> None:
     path = copy / "build.log"
     path.rename(copy.parent / "build.log")
     path.symlink_to(copy.parent / "build.log")
@@ -152,7 +152,7 @@ def other_builder(copy: Path) -> None:
             "model/model.onnx is not the file that the manifest lists",
         ),
         (lambda copy: (copy / "golden/inputs.npz").unlink(), "golden/inputs.npz is missing"),
-        (linked, "build.log is not the file that the manifest lists"),
+        (link_log, "build.log is not the file that the manifest lists"),
         (
             write("manifest.json", lambda text: text.replace(b'"build.log"', b'"../build.log"')),
             "../build.log is not the file that the manifest lists",
@@ -391,7 +391,7 @@ FAILED = {"reason": "BuildFailed", "message": "it cannot be built", "stage": "bu
 def resource(name: str, **status: Any) -> dict[str, Any]:
     spec = engine_spec(ahead_of_time=True)
     recipe = {**spec["recipe"], "backendVersion": VERSION, "optimizationLevel": 5}
-    return made(
+    return make_object(
         "InferenceEngine",
         name,
         "models",
@@ -402,10 +402,10 @@ def resource(name: str, **status: Any) -> dict[str, Any]:
 
 def accelerator_class(name: str, capability: str) -> dict[str, Any]:
     spec = {"nodeSelector": {"a": "b"}, "backends": ["tensorrt-rtx"]}
-    return made("AcceleratorClass", name, spec={**spec, "computeCapability": capability})
+    return make_object("AcceleratorClass", name, spec={**spec, "computeCapability": capability})
 
 
-IMAGES = made(
+IMAGES = make_object(
     "ConfigMap",
     "enginewright-images",
     "system",

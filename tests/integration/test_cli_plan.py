@@ -10,7 +10,7 @@ import yaml
 from enginewright_cli.plan.cluster_state import ClusterState, ClusterStateError
 from enginewright_cli.plan.manifest import ManifestError, read
 
-from tests.support.plan_objects import MODEL, l4, made
+from tests.support.plan_objects import MODEL, l4, make_object
 from tests.support.preflight_runs import COMMAND, Desk
 from tests.unit.test_cli_plan import PINNED, SOURCE, around, manifest, serving
 
@@ -56,8 +56,8 @@ def test_without_a_cluster_it_assumes_and_says_so(desk: Desk) -> None:
 
 def test_classes_of_the_manifest_take_the_place_of_the_assumed_one(desk: Desk) -> None:
     spec = l4().spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    accelerator = made("AcceleratorClass", "l4", spec=spec)
-    name = write(desk, manifest({"source": PINNED}), accelerator, made("Service", "s"))
+    accelerator = make_object("AcceleratorClass", "l4", spec=spec)
+    name = write(desk, manifest({"source": PINNED}), accelerator, make_object("Service", "s"))
     reported = json.loads(plan(desk, "-f", name, "--offline", "--json").stdout)
     (model,) = reported["models"]
     assert (model["backend"], model["verdict"]) == ("tensorrt-rtx", "changes")

@@ -65,11 +65,11 @@ def test_only_a_go_that_is_new_enough_is_taken(
     monkeypatch.setattr(build, "SOURCE", tmp_path)
     monkeypatch.setattr("shutil.which", lambda _: go)
     monkeypatch.setattr("os.path.exists", lambda path: path == go)
-    monkeypatch.setattr(build, "_packaged_go", lambda: "packaged")
+    monkeypatch.setattr(build, "_install_go", lambda: "packaged")
     assert build.find_go() == (go if enough else "packaged")
 
 
-def _built(folder: Path, age: int) -> Path:
+def _make_build(folder: Path, age: int) -> Path:
     folder.mkdir(parents=True)
     for program in build.PROGRAMS:
         (folder / program).touch()
@@ -79,7 +79,7 @@ def _built(folder: Path, age: int) -> Path:
 
 def test_old_builds_go_unless_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "STATE_ROOT", tmp_path / "state")
-    builds = [_built(tmp_path / "cache" / str(age), age) for age in range(6)]
+    builds = [_make_build(tmp_path / "cache" / str(age), age) for age in range(6)]
     (tmp_path / "cache" / "other").mkdir()
     tools = tmp_path / "state" / "x" / "bin"
     tools.mkdir(parents=True)

@@ -9,14 +9,14 @@ from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.convert.batch_norms import constants_to_initializers, fold
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from tests.support.broken_models import parsed, value
+from tests.support.broken_models import parse_text, value
 from tests.support.converting import copy, feeds, operators, real, run, same, weight
-from tests.support.quantizing import copied
+from tests.support.quantizing import copy_weights
 
 NOWHERE = Path("nowhere")
 
 
-def normalized(
+def normalize(
     operator: str = "Conv", *, variance: float = 2.0, kernel: tuple[int, ...] = (4, 3, 3, 3)
 ) -> ModelProto:
     """Return x [batch, 3, 8, 8] > `operator` > BatchNormalization > Relu."""
@@ -27,7 +27,7 @@ def normalized(
         weight("variance", 4, low=variance / 2, high=variance),
     ]
     channels = 3 if kernel else 4
-    return parsed(
+    return parse_text(
         f"""(float["batch", {channels}, 8, 8] x) => (float["batch", 4, ?, ?] y) {{
         [first] c = {operator}(x, {"w" if kernel else "x"})
         [norm] n = BatchNormalization <epsilon = 0.001> (c, scale, shift, mean, variance)
@@ -42,7 +42,7 @@ def normalized(
     ("operator", "kernel"), [("Conv", (4, 3, 3, 3)), ("ConvTranspose", (3, 4, 3, 3))]
 )
 def test_folded_into_a_convolution(operator: str, kernel: tuple[int, ...], opset: int) -> None:
-    source = normalized(operator, kernel=kernel)
+    source = normalize(operator, kernel=kernel)
     source.opset_import[0].version = opset
     model = copy(source)
     folded = fold(model, NOWHERE)
@@ -53,7 +53,7 @@ def test_folded_into_a_convolution(operator: str, kernel: tuple[int, ...], opset
 
 
 def test_copies_of_weights_are_weights() -> None:
-    source = copied(normalized())
+    source = copy_weights(normalize())
     model = copy(source)
     assert fold(model, NOWHERE).into_convolutions == ["norm (BatchNormalization)"]
     assert [node.name for node in model.graph.node] == ["first", "relu"]
@@ -61,7 +61,7 @@ def test_copies_of_weights_are_weights() -> None:
 
 
 def test_a_convolution_that_others_read_stays() -> None:
-    source = normalized()
+    source = normalize()
     source.graph.output.append(value("c", "batch", 4, None, None))
     model = copy(source)
     folded = fold(model, NOWHERE)
@@ -70,7 +70,7 @@ def test_a_convolution_that_others_read_stays() -> None:
 
 
 def test_a_variance_beyond_fp16_becomes_arithmetic() -> None:
-    source = normalized("Add", variance=1e8, kernel=())
+    source = normalize("Add", variance=1e8, kernel=())
     model = copy(source)
     assert fold(model, NOWHERE).into_arithmetic == ["norm (BatchNormalization)"]
     assert operators(model) == ["Add", "Mul", "Add", "Relu"]
@@ -80,14 +80,14 @@ def test_a_variance_beyond_fp16_becomes_arithmetic() -> None:
 
 
 def test_a_variance_within_fp16_stays() -> None:
-    source = normalized("Add", kernel=())
+    source = normalize("Add", kernel=())
     model = copy(source)
     fold(model, NOWHERE)
     assert model == source
 
 
 def test_one_in_training_stays() -> None:
-    source = normalized()
+    source = normalize()
     source.graph.node[1].attribute.append(helper.make_attribute("training_mode", 1))
     source.graph.node[1].output.extend(["mean_out", "variance_out"])
     model = copy(source)
@@ -96,7 +96,7 @@ def test_one_in_training_stays() -> None:
 
 
 def test_weights_outside_are_read_one_by_one(tmp_path: Path) -> None:
-    source = normalized()
+    source = normalize()
     path = tmp_path / "m.onnx"
     onnx.save(copy(source), path, save_as_external_data=True, location="w.bin", size_threshold=0)
     model = graphs.parse(path)

@@ -10,8 +10,8 @@ from enginewright_runtime.prepare.convert.biases import fold_biases
 from onnx import ModelProto, TensorProto
 from onnxruntime import quantization
 
-from tests.support.broken_models import initializer, parsed
-from tests.support.converting import converted, feeds, recipe, run, same, weight
+from tests.support.broken_models import initializer, parse_text
+from tests.support.converting import convert_here, feeds, recipe, run, same, weight
 
 TENSORRT = recipe(backend="tensorrt-rtx")
 
@@ -26,9 +26,9 @@ class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]  # onnxr
         return self._left.pop() if self._left else None
 
 
-def quantized(folder: Path, *, symmetric: bool) -> Path:
+def quantize(folder: Path, *, symmetric: bool) -> Path:
     """Return two convolutions with biases, quantised statically by onnxruntime.quantization."""
-    model = parsed(
+    model = parse_text(
         """(float["n", 3, 8, 8] x) => (float["n", 4, 8, 8] y) {
         [one] c1 = Conv <pads = [1, 1, 1, 1]> (x, w1, b1) [relu] r1 = Relu(c1)
         [two] y = Conv <pads = [1, 1, 1, 1]> (r1, w2, b2) }""",
@@ -51,7 +51,7 @@ def quantized(folder: Path, *, symmetric: bool) -> Path:
 
 
 def test_they_are_the_numbers_that_the_node_gives(tmp_path: Path) -> None:
-    model = onnx.load(quantized(tmp_path, symmetric=True))
+    model = onnx.load(quantize(tmp_path, symmetric=True))
     folded = onnx.load(tmp_path / "int8.onnx")
     assert len(fold_biases(folded, tmp_path)) == 2
     kinds = [tensor.data_type for tensor in folded.graph.initializer]
@@ -62,7 +62,7 @@ def test_they_are_the_numbers_that_the_node_gives(tmp_path: Path) -> None:
 
 
 def test_tensorrt_then_takes_the_whole_model(tmp_path: Path) -> None:
-    outcome = converted(tmp_path / "work", quantized(tmp_path, symmetric=True), TENSORRT)
+    outcome = convert_here(tmp_path / "work", quantize(tmp_path, symmetric=True), TENSORRT)
     (change,) = outcome.report.facts["changes"]
     assert change["message"].startswith("dequantised 2 bias nodes in 32-bit integers")
     assert len(change["nodes"]) == 2
@@ -70,13 +70,13 @@ def test_tensorrt_then_takes_the_whole_model(tmp_path: Path) -> None:
 
 
 def test_supported_biases_stay(tmp_path: Path) -> None:
-    outcome = converted(tmp_path / "work", quantized(tmp_path, symmetric=True), recipe())
+    outcome = convert_here(tmp_path / "work", quantize(tmp_path, symmetric=True), recipe())
     assert outcome.report.facts["changes"] == []
 
 
 def test_lookalikes_stay(tmp_path: Path) -> None:
     """Data of every request, and tables of 32-bit integers."""
-    model = parsed(
+    model = parse_text(
         """(int32[2, 3] x) => (float[2, 3] y) {
         t = DequantizeLinear(table, scale) d = DequantizeLinear(x, scale) y = Add(t, d) }""",
         initializer("table", np.arange(6).reshape(2, 3), np.int32),
@@ -86,7 +86,7 @@ def test_lookalikes_stay(tmp_path: Path) -> None:
 
 
 def test_external_data(tmp_path: Path) -> None:
-    model = onnx.load(quantized(tmp_path, symmetric=True))
+    model = onnx.load(quantize(tmp_path, symmetric=True))
     inputs = feeds(model, 2, -1.0)
     expected = run(model, inputs)
     onnx.save_model(

@@ -8,11 +8,11 @@ import pytest
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.scoped.branches import take_constant_branches
 from enginewright_runtime.graph.scoped.inference import infer
-from enginewright_runtime.graph.scoped.propagation import known_values
+from enginewright_runtime.graph.scoped.propagation import find_constant_values
 from enginewright_runtime.graph.scoped.scopes import Scope
 from onnx import ModelProto, TensorProto
 
-from tests.support.broken_models import parsed, value
+from tests.support.broken_models import parse_text, value
 from tests.support.converting import copy, feeds, operators, real, run, same, weight
 
 INT64 = TensorProto.INT64
@@ -24,7 +24,7 @@ def conditional(condition: str = "") -> ModelProto:
 
     The branches' nodes read the value "a" around them, and have inner names that others have.
     """
-    model = parsed(
+    model = parse_text(
         f"""(float["batch", 4] x) => (float["batch", 4] y) {{ [relu] a = Relu(x) {condition}
         [if] out = If (c) <
             else_branch = else () => (float inner) {{ ["same-name"] inner = Add(a, w) }},
@@ -86,7 +86,7 @@ def test_branches_that_are_never_taken_are_not_worked_out_with_sizes(models: Pat
 
 
 def test_known_values_mark_unknown_elements() -> None:
-    model = parsed(
+    model = parse_text(
         """(float["batch", 4] x) => (float["batch", 4] y) {
         shape = Shape(x) rank = Size(shape)
         first = Constant <value_ints: ints = [0]> () second = Constant <value_ints: ints = [1]> ()
@@ -95,7 +95,7 @@ def test_known_values_mark_unknown_elements() -> None:
         sixteen = Mul(four_again, four) elements = Mul(batch, four)
         random = RandomNormalLike <dtype = 1> (four) y = Identity(x) }"""
     )
-    constants = known_values(model.graph, infer(model), 17)
+    constants = find_constant_values(model.graph, infer(model), 17)
     assert {name: array.tolist() for name, array in constants.items()} == {
         "first": [0],
         "second": [1],

@@ -11,7 +11,7 @@ from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.convert.translating import TranslationError, expand, translate
 from onnx import ModelProto, TensorProto, helper
 
-from tests.support.broken_models import parsed
+from tests.support.broken_models import parse_text
 from tests.support.converting import (
     attention,
     copy,
@@ -82,7 +82,7 @@ DOWN = {
         lambda: one("Unsqueeze", 13, integers("axes", 0), out=(1, *IMAGE)), (12, 11), ""
     ),
     "resize-19": Down(
-        lambda: parsed(
+        lambda: parse_text(
             """(float[1, 4, 3, 3] x) => (float[1, 4, 6, 6] y) <float[4] scales = {1, 1, 2, 2}> {
             y = Resize <mode = "linear"> (x, , scales) }""",
             opset=19,
@@ -121,7 +121,7 @@ def test_converted_nodes_keep_the_name() -> None:
 def test_an_equal_split_of_a_known_size_needs_no_count() -> None:
     def split(size: int) -> ModelProto:
         half = (size + 1) // 2
-        return parsed(
+        return parse_text(
             f"""(float["b", {size}] x) => (float["b", {half}] y, float["b", {size - half}] z) {{
             [split] y, z = Split <num_outputs = 2, axis = 1> (x) }}""",
             opset=18,
@@ -195,7 +195,7 @@ def test_functions_and_sparse_weights_survive_the_way_up() -> None:
         "own", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])],
         [helper.make_opsetid("", 15)],
     )  # fmt: skip
-    model = parsed(
+    model = parse_text(
         """(float["b", 4] x) => (float["b", 1] y) {
         [sum] a = Add(x, w) [twice] b = own.Twice(a) [mean] y = ReduceMean <axes = [1]> (b) }""",
         opset=15,
@@ -216,7 +216,7 @@ def test_newer_operators_inside_functions_are_brought_down() -> None:
     function = helper.make_function(
         "own", "Layer", ["a"], ["c"], body, [helper.make_opsetid("", 20)]
     )
-    model = parsed(
+    model = parse_text(
         """(float["b", 4] x) => (float["b", 4] y) {
         [first] h = own.Layer(x) [second] y = own.Layer(h) }""",
         opset=20,

@@ -19,11 +19,11 @@ from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.support.broken_models import (
+    build_unsorted,
     initializer,
-    parsed,
+    parse_text,
     random_output,
     relu,
-    unsorted,
 )
 from tests.support.converting import attention, copy, one, operators, recipe, weight
 from tests.support.optional import present
@@ -93,9 +93,9 @@ def test_a_changed_model_that_does_not_load_is_refused(tmp_path: Path) -> None:
 
 def test_checker_errors_of_the_source_are_no_objection(tmp_path: Path) -> None:
     """ONNX Runtime loads nodes in any order, and onnx.checker does not."""
-    assert prove(tmp_path, unsorted(), unsorted(), x=X) is None
-    unchecked = copy(unsorted())
-    sound = copy(unsorted())
+    assert prove(tmp_path, build_unsorted(), build_unsorted(), x=X) is None
+    unchecked = copy(build_unsorted())
+    sound = copy(build_unsorted())
     nodes = list(sound.graph.node)[::-1]
     del sound.graph.node[:]
     sound.graph.node.extend(nodes)
@@ -130,10 +130,10 @@ def test_the_limits_of_the_runtime_must_be_kept() -> None:
     )
 
 
-def quantized() -> ModelProto:
+def quantize() -> ModelProto:
     """Return MatMul with int8 weights [64, 64], as some exporters write them."""
     numbers = np.random.default_rng(0).integers(-128, 127, (64, 64)).astype(np.int8)
-    return parsed(
+    return parse_text(
         """(float["b", 64] x) => (float["b", 64] y) { [float] wc = Cast <to = 1> (w)
         [scaled] wf = Mul(wc, scale) [product] y = MatMul(x, wf) }""",
         initializer("w", numbers, np.int8),
@@ -144,11 +144,11 @@ def quantized() -> ModelProto:
 def test_undone_quantization_is_reported(tmp_path: Path) -> None:
     """ONNX Runtime's optimiser, onnxslim and onnxsim all fold the weights back to floats."""
     path = tmp_path / "m.onnx"
-    path.write_bytes(quantized().SerializeToString())
+    path.write_bytes(quantize().SerializeToString())
     (tmp_path / "out").mkdir()
     changed = simplifying.simplify(path, tmp_path / "out/m.onnx")
     assert operators(changed) == ["MatMul"]
-    assert form_differs(quantized(), changed, recipe()) == (
+    assert form_differs(quantize(), changed, recipe()) == (
         "it is dequantized: 0 of 4096 INT8 weights remain"
     )
 

@@ -15,10 +15,10 @@ from enginewright_contract.reasons import ExitCode, Reason
 from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check
 from enginewright_runtime.core.nvml import XidEvents
-from enginewright_runtime.session.device_errors import LOST, lost_device
+from enginewright_runtime.session.device_errors import LOST, find_lost_device
 from enginewright_serving.server.observe.health import RunHealth
 
-from tests.support.broken_models import parsed
+from tests.support.broken_models import parse_text
 from tests.support.extensions import compile_c, compile_failing, cube
 from tests.support.optional import present
 from tests.support.serving import Feeds, Server, json_inputs, read_report
@@ -44,7 +44,7 @@ def switch(tmp_path: Path) -> Path:
 def task(tmp_path: Path, switch: Path) -> ServeTask:
     """Return the task to serve relu(x ** 3) through an operator that throws while `switch` is there."""
     text = '(float["n", 4] x) => (float["n", 4] y) { square = Mul(x, x) h = Mul(square, x) y = Relu(h) }'
-    task = artifact(tmp_path, parsed(text), [SAMPLE])
+    task = artifact(tmp_path, parse_text(text), [SAMPLE])
     (tmp_path / "artifact/model").mkdir()
     onnx.save(cube(), tmp_path / "artifact/model/model.onnx")
     change_manifest(tmp_path, model="model/model.onnx")
@@ -131,7 +131,9 @@ def test_a_passing_failure_restarts_nothing(tmp_path: Path, task: ServeTask, swi
 #   server | no alarm
 def test_a_client_s_poison_takes_nothing_away(tmp_path: Path) -> None:
     """Runs of requests fail by the hundred; those of the golden sample do not."""
-    looking_up = parsed("(float[4] x, int64[2] sizes) => (float[?, ?] y) { y = Reshape(x, sizes) }")
+    looking_up = parse_text(
+        "(float[4] x, int64[2] sizes) => (float[?, ?] y) { y = Reshape(x, sizes) }"
+    )
     sample: Feeds = {"x": np.ones(4, np.float32), "sizes": np.array([2, 2])}
     task = artifact(tmp_path, looking_up, [sample])
     poison = json_inputs(x=np.array([1, 2, 3, 4], np.float32), sizes=np.array([3, 3]))
@@ -181,11 +183,11 @@ def test_errors_match_the_cuda_runtime() -> None:
     for code, wording in LOST.items():
         text = library.cudaGetErrorString(code).decode()
         assert text == wording
-        assert lost_device(f"CUDA failure {code}: {text} ; GPU=0 ; hostname=h ;") is not None
-        assert lost_device(f"something failed: {text}") is not None
+        assert find_lost_device(f"CUDA failure {code}: {text} ; GPU=0 ; hostname=h ;") is not None
+        assert find_lost_device(f"something failed: {text}") is not None
     for code in (1, 2, 701, 720, 801):  # this launch, this size, this memory: the device is there
         text = library.cudaGetErrorString(code).decode()
-        assert lost_device(f"CUDA failure {code}: {text} ; GPU=0 ; hostname=h ;") is None
+        assert find_lost_device(f"CUDA failure {code}: {text} ; GPU=0 ; hostname=h ;") is None
 
 
 def test_the_provider_writes_errors_in_the_form_that_is_read(gpu_python: Path) -> None:
@@ -194,7 +196,7 @@ def test_the_provider_writes_errors_in_the_form_that_is_read(gpu_python: Path) -
     library = Path(shown.stdout.strip()) / "capi/libonnxruntime_providers_cuda.so"
     assert b"%s failure %d: %s ; GPU=%d ; hostname=%s" in library.read_bytes()
     written = "CUDA failure 719: x ; GPU=0 ; hostname=h"
-    assert lost_device(written) == "CUDA failure 719: unspecified launch failure"
+    assert find_lost_device(written) == "CUDA failure 719: unspecified launch failure"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +209,7 @@ def test_the_provider_writes_errors_in_the_form_that_is_read(gpu_python: Path) -
     ],
 )
 def test_an_error_without_a_device_is_no_lost_device(text: str) -> None:
-    assert lost_device(text) is None
+    assert find_lost_device(text) is None
 
 
 # The health of runs, by the clock.
@@ -216,29 +218,29 @@ def test_an_error_without_a_device_is_no_lost_device(text: str) -> None:
 def test_only_a_golden_sample_decides() -> None:
     health = RunHealth()
     for _ in range(2):
-        health.failed()
+        health.on_failure()
     assert health.next_test(0.0) is None
-    health.failed()
+    health.on_failure()
     assert health.next_test(0.0) == 0.0
     assert health.why_not_ready() is None
-    health.tested(None, 0.0)
+    health.on_test(None, 0.0)
     assert health.next_test(100.0) is None, "counted again"
     for _ in range(3):
-        health.failed()
+        health.on_failure()
     assert health.next_test(0.25) == 0.75, "a flood of failures costs one run a second"
-    health.tested("it is dry", 1.0)
+    health.on_test("it is dry", 1.0)
     trouble = present(health.why_not_ready())
     assert trouble.reason is Reason.RUNS_FAIL
     assert health.why_not_live(30.9) is None
     assert health.why_not_live(31.0) == trouble
-    health.succeeded()
+    health.on_success()
     assert health.why_not_ready() is None
 
 
 def test_the_device_s_own_word_comes_first_and_stays() -> None:
     health = RunHealth()
     for at, error in enumerate(["it is dry", LOST_DEVICE, "CUDA failure 719: x"]):
-        health.tested(error, float(at))
+        health.on_test(error, float(at))
     trouble = present(health.why_not_ready())
     assert trouble.reason is Reason.DEVICE_LOST
     assert trouble.message.endswith("CUDA failure 700: an illegal memory access was encountered")
@@ -248,17 +250,17 @@ def test_the_device_s_own_word_comes_first_and_stays() -> None:
 
 def test_an_xid_asks_for_a_trial_and_names_the_device() -> None:
     health = RunHealth()
-    health.reported(43)
+    health.on_xid(43)
     assert health.next_test(0.0) == 0.0
-    health.tested(None, 0.0)
+    health.on_test(None, 0.0)
     assert health.why_not_ready() is None, "it was another process's"
-    health.reported(79)
-    health.tested("TensorRT EP execution context enqueue failed.", 2.0)
+    health.on_xid(79)
+    health.on_test("TensorRT EP execution context enqueue failed.", 2.0)
     trouble = present(health.why_not_ready())
     assert trouble.reason is Reason.DEVICE_LOST
     assert trouble.message.endswith("TensorRT EP execution context enqueue failed. (Xid 79)")
-    assert health.stuck(60).reason is Reason.DEVICE_LOST
-    assert RunHealth().stuck(60).reason is Reason.RUNS_FAIL
+    assert health.describe_stuck(60).reason is Reason.DEVICE_LOST
+    assert RunHealth().describe_stuck(60).reason is Reason.RUNS_FAIL
 
 
 # NVML: what it says with the ABI of nvml.h, by a library compiled here; and nothing without one.

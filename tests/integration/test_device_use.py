@@ -78,7 +78,7 @@ def test_a_failed_call_is_no_sample(tmp_path: Path) -> None:
     assert meter.read() is None
 
 
-def exposed(sampler: DeviceSampler) -> dict[str, float]:
+def read_exposition(sampler: DeviceSampler) -> dict[str, float]:
     """Return the device's series as a scrape has them."""
     metrics = Metrics("rank", "r1")
     metrics.add(DeviceMetrics("rank", "r1", sampler.latest))
@@ -96,19 +96,19 @@ def test_the_device_is_exposed_until_its_sample_is_too_old(
 ) -> None:
     sampler = DeviceSampler(nvml(tmp_path))
     until(lambda: sampler.latest() is not None, "a sample")
-    assert exposed(sampler) == {
+    assert read_exposition(sampler) == {
         "enginewright_gpu_memory_bytes": 42,
         "enginewright_gpu_memory_size_bytes": 80,
         "enginewright_gpu_utilization_ratio": 0.73,
     }
     monkeypatch.setattr(device_use, "_OLDEST", 0.0)
-    assert exposed(sampler) == {}
+    assert read_exposition(sampler) == {}
 
 
 def test_a_slice_has_no_utilisation(tmp_path: Path) -> None:
     sampler = DeviceSampler(nvml(tmp_path, SLICES=1))
     until(lambda: sampler.latest() is not None, "a sample")
-    assert exposed(sampler) == {
+    assert read_exposition(sampler) == {
         "enginewright_gpu_memory_bytes": 3,
         "enginewright_gpu_memory_size_bytes": 10,
     }
@@ -119,7 +119,7 @@ def test_a_slice_has_no_utilisation(tmp_path: Path) -> None:
 def test_a_driver_that_hangs_holds_up_no_scrape(tmp_path: Path) -> None:
     sampler = DeviceSampler(nvml(tmp_path, HANGS=1))
     assert any(thread.name == "nvml" for thread in threading.enumerate())
-    assert exposed(sampler) == {}
+    assert read_exposition(sampler) == {}
 
 
 def test_without_nvml_the_thread_ends(tmp_path: Path) -> None:
@@ -129,4 +129,4 @@ def test_without_nvml_the_thread_ends(tmp_path: Path) -> None:
         lambda: {item for item in threading.enumerate() if item.name == "nvml"} <= before,
         "the end of the thread",
     )
-    assert exposed(sampler) == {}
+    assert read_exposition(sampler) == {}

@@ -24,7 +24,7 @@ from enginewright_serving.server.startup.input_choice import choose
 from enginewright_serving.server.startup.stopping import StoppableSession, StoppedError
 from numpy.typing import NDArray
 
-from tests.support.broken_models import parsed
+from tests.support.broken_models import parse_text
 from tests.support.serving import linear_model, slow_model
 
 FLOAT = np.float32
@@ -69,7 +69,7 @@ def test_outputs_are_the_same_and_stay_so() -> None:
 )
 def test_every_type_of_fixed_size(kind: str, dtype: Any) -> None:
     session = open_session(
-        parsed(f'({kind}["n", 3] x) => ({kind}["n", 3] y) {{ y = Identity(x) }}')
+        parse_text(f'({kind}["n", 3] x) => ({kind}["n", 3] y) {{ y = Identity(x) }}')
     )
     x = np.arange(12).reshape(4, 3)[::2].astype(dtype)
     output = DirectInputs(session, ALLOCATE).run(["y"], {"x": x.T.copy().T})
@@ -77,7 +77,7 @@ def test_every_type_of_fixed_size(kind: str, dtype: Any) -> None:
     assert output[0].dtype == dtype
 
 
-TEXT = parsed('(string["n"] x) => (string["n"] y) { y = Identity(x) }')
+TEXT = parse_text('(string["n"] x) => (string["n"] y) { y = Identity(x) }')
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_others_run_as_usual(made: onnx.ModelProto, x: NDArray[Any]) -> None:
 
 
 def test_bfloat16_runs_as_usual() -> None:
-    session = open_session(parsed("(bfloat16[2] x) => (bfloat16[2] y) { y = Identity(x) }"))
+    session = open_session(parse_text("(bfloat16[2] x) => (bfloat16[2] y) { y = Identity(x) }"))
     runner = Runner(DirectInputs(session, ALLOCATE), signature_of(session))
     x = np.array([0x3F80, 0xC000], np.uint16)
     assert runner.run(["y"], {"x": x})[0].tolist() == x.tolist()

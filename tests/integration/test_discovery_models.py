@@ -26,7 +26,7 @@ from enginewright_runtime.prepare.sizes.discovery.discover import (
     discover,
 )
 from enginewright_runtime.prepare.sizes.trial_build import BuildableSizes, buildable
-from enginewright_runtime.prepare.sizes.trial_run import ended_after
+from enginewright_runtime.prepare.sizes.trial_run import end_after
 from enginewright_runtime.proof.golden_inputs import IntegerRange, generate
 from enginewright_runtime.tensorrt import native
 from enginewright_runtime.tensorrt.results import BuildResult
@@ -64,7 +64,7 @@ def discover_here(
     inputs = graphs.inputs_of(model)
     unranked = [input_.name for input_ in inputs if not graphs.has_rank(model, input_.name)]
     profiles = shapes.resolve(inputs, (), frozenset(unranked)).profiles
-    guessed = shapes.defaulted(inputs, profiles, ())
+    guessed = shapes.find_defaulted(inputs, profiles, ())
     request = DiscoveryRequest(
         backend in COMPILED_BACKENDS,
         tuple(inputs),
@@ -114,7 +114,7 @@ def test_the_same_is_found_on_a_loaded_machine(
 
 
 def test_a_run_is_ended_by_processor_time_and_not_by_the_clock() -> None:
-    with ended_after(0.2) as options:
+    with end_after(0.2) as options:
         time.sleep(0.6)
         waited = options.terminate
         until = time.process_time() + 0.6
@@ -169,7 +169,7 @@ def test_an_address_alone_serves_a_model_with_open_sizes(
     assert len(points) > 1 or all(profile.min == profile.max for profile in manifest.profiles)
 
 
-def proposed(outcome: Outcome) -> list[ShapeProfile]:
+def read_proposal(outcome: Outcome) -> list[ShapeProfile]:
     """Return the sizes that a refusal proposes, as its whole report has them."""
     assert outcome.report.reason is Reason.SHAPE_PROFILE_MISSING, outcome.message
     finding = Finding.model_validate(outcome.full["findings"][0])
@@ -185,7 +185,7 @@ def test_proposed_shapes_work_when_pasted(name: str, place: Workplace) -> None:
     uri = place.put("m.onnx", OPEN[name]())
     stage, refused = place.prepare(place.task(uri, backend="tensorrt-rtx"))
     assert stage == "validate"
-    pasted = proposed(refused)
+    pasted = read_proposal(refused)
     place.complete(place.task(uri, backend="tensorrt-rtx", shapes=pasted))
     with np.load(place.root / "work/golden/inputs.npz") as golden:
         ran = {key: golden[key].shape for key in golden.files}

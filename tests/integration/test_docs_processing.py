@@ -16,7 +16,7 @@ from enginewright_cli.plan.validation import problems
 from enginewright_contract.task import PrepareTask, ServeTask
 from PIL import Image, ImageDraw, ImageFont
 
-from tests.support.broken_models import parsed
+from tests.support.broken_models import parse_text
 from tests.support.preparing import Workplace
 from tests.support.programs import run_program
 from tests.support.serving import Server, real_model
@@ -38,7 +38,7 @@ def run(folder: Path, script: str, *arguments: str) -> str:
     return done.stdout
 
 
-def served(root: Path, manifest: str) -> ServeTask:
+def prepare_served(root: Path, manifest: str) -> ServeTask:
     """Prepare the model of a manifest from the files on its claim, for a server in the same folder."""
     space = Workplace(root)
     document = yaml.safe_load(manifest)
@@ -79,7 +79,7 @@ def test_an_image(tmp_path: Path) -> None:
     source.mkdir()
     shutil.copyfile(real_model("ch_ppocr_mobile_v2.0_cls_infer.onnx"), source / "text-angle.onnx")
     run(source, block("python", "# python steps.py"))
-    task = served(tmp_path, block("yaml", "name: text-angle"))
+    task = prepare_served(tmp_path, block("yaml", "name: text-angle"))
     with Server(tmp_path, task) as server:
         script = block("python", "# python send.py").replace(
             "localhost:8080", f"127.0.0.1:{server.port}"
@@ -92,7 +92,7 @@ def test_an_image(tmp_path: Path) -> None:
 
 def encoder() -> onnx.ModelProto:
     """Return a model with the inputs of MiniLM, which returns the largest token."""
-    return parsed(
+    return parse_text(
         """(int64["batch", "tokens"] input_ids, int64["batch", "tokens"] attention_mask,
             int64["batch", "tokens"] token_type_ids) => (float["batch"] largest) {
         attended = Mul(input_ids, attention_mask) typed = Add(attended, token_type_ids)
@@ -107,7 +107,7 @@ def test_text(tmp_path: Path) -> None:
     onnx.save(encoder(), source / "minilm.onnx")
     (source / "vocab.txt").write_text("\n".join(VOCABULARY))
     run(source, block("python", "# python tokenizer.py"))
-    task = served(tmp_path, block("yaml", "name: minilm"))
+    task = prepare_served(tmp_path, block("yaml", "name: minilm"))
     (document,) = re.findall(r"-d '(.*)'$", block("sh", "/minilm/infer"), re.MULTILINE)
     with Server(tmp_path, task) as server:
         assert infer(server, json.loads(document)) == {"largest": [7.0]}

@@ -14,7 +14,7 @@ from enginewright_contract.task import ServeTask, ShapeProfile
 from enginewright_runtime.core.request_errors import OutOfProfileError
 from enginewright_runtime.engine import builder
 from enginewright_runtime.session.signature import Signature, read_signature
-from enginewright_serving.manifest import served_profiles
+from enginewright_serving.manifest import list_profiles
 from enginewright_serving.server.protocol.decode import Decoder, Feeds
 from enginewright_serving.transport.message import Body
 from onnx import ModelProto
@@ -53,7 +53,7 @@ def signature(model: ModelProto, profiles: tuple[tuple[ShapeProfile, ...], ...])
     return read_signature(session.get_inputs(), session.get_outputs(), profiles)
 
 
-def asked(**shapes: list[int]) -> dict[str, Any]:
+def make_request(**shapes: list[int]) -> dict[str, Any]:
     return json_inputs(**{name: np.ones(shape, np.float32) for name, shape in shapes.items()})
 
 
@@ -77,16 +77,16 @@ def test_an_earlier_artefact_is_limited_by_declared_shapes(built: Manifest) -> N
     document = json.loads(built.to_json())
     del document["engine"]["profiles"]
     earlier = Manifest.model_validate_json(json.dumps(document))
-    assert served_profiles(earlier) == ((),)
+    assert list_profiles(earlier) == ((),)
     declared = sizes("x", [1, WIDTH], [2, WIDTH], [4, WIDTH])
     recipe = earlier.recipe.model_copy(update={"shapes": (declared,)})
-    assert served_profiles(earlier.model_copy(update={"recipe": recipe})) == ((declared,),)
+    assert list_profiles(earlier.model_copy(update={"recipe": recipe})) == ((declared,),)
 
 
 def test_without_an_engine_nothing_undeclared_is_limited(built: Manifest) -> None:
     prepared = built.model_copy(update={"engine": None})
-    served_signature = signature(matmul(), served_profiles(prepared))
-    assert decode(served_signature, asked(x=[1000, WIDTH]))["x"].shape == (1000, WIDTH)
+    served_signature = signature(matmul(), list_profiles(prepared))
+    assert decode(served_signature, make_request(x=[1000, WIDTH]))["x"].shape == (1000, WIDTH)
 
 
 def test_one_of_several_profiles_takes_all_inputs() -> None:
@@ -96,11 +96,11 @@ def test_one_of_several_profiles_takes_all_inputs() -> None:
         [_arg("a", [None, 4]), _arg("b", [None, 4])], [_arg("y", [None, 4])], (first, second)
     )
     for batch in (1, 2, 8):
-        assert len(decode(served_signature, asked(a=[batch, 4], b=[batch, 4]))) == 2
+        assert len(decode(served_signature, make_request(a=[batch, 4], b=[batch, 4]))) == 2
     with pytest.raises(OutOfProfileError, match=r"input 'a': shape \[9,4\] is outside"):
-        decode(served_signature, asked(a=[9, 4], b=[8, 4]))
+        decode(served_signature, make_request(a=[9, 4], b=[8, 4]))
     with pytest.raises(OutOfProfileError) as caught:
-        decode(served_signature, asked(a=[1, 4], b=[2, 4]))
+        decode(served_signature, make_request(a=[1, 4], b=[2, 4]))
     assert "'a' [1,4], 'b' [2,4] are outside the model's shape profiles" in caught.value.message
     assert "'a' [1,4], 'b' [1,4]; or 'a' [2 to 8,4], 'b' [2 to 8,4]" in caught.value.message
 
@@ -120,7 +120,7 @@ def test_values_that_are_sizes_are_limited_as_the_engine_is(tmp_path: Path) -> N
     ranges = {input_.input: (input_.low, input_.high) for input_ in profile.inputs}
     assert ranges == {"x": (None, None), "size": (1.0, 8.0)}, "values of x are no sizes"
     served_signature = signature(model, (profile.inputs,))
-    document = asked(x=[2, 8])
+    document = make_request(x=[2, 8])
     document["inputs"].append({"name": "size", "shape": [2], "datatype": "INT64", "data": [8, 2]})
     assert decode(served_signature, document)["size"].tolist() == [8, 2]
     document["inputs"][1]["data"] = [16, 1]
@@ -163,8 +163,8 @@ def server(built: Manifest, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 #   for | the server: 400, `enginewright_out_of_profile_total` | at once
 def test_the_server_refuses_shapes_outside_the_engine(built: Manifest, server: Server) -> None:
     most = largest(built)
-    assert server.post(asked(x=[most, WIDTH])).status == 200
-    answer = server.post(asked(x=[most + 1, WIDTH]))
+    assert server.post(make_request(x=[most, WIDTH])).status == 200
+    answer = server.post(make_request(x=[most + 1, WIDTH]))
     assert answer.status == 400
     assert "input 'x'" in answer.json()["error"]
     assert f"dimension 0 is {most + 1}, allowed 1 to {most}" in answer.json()["error"]

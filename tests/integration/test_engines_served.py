@@ -19,7 +19,7 @@ from enginewright_runtime.session import tensorrt_rtx
 from onnx import TensorProto
 
 from tests.support import rtx_devices
-from tests.support.engines import EnginePlace, build_request, matmul, mixed, recipe
+from tests.support.engines import EnginePlace, build_mixed, build_request, matmul, recipe
 from tests.support.fatbins import code_of
 from tests.support.programs import run_program
 from tests.support.tensorrt_claims import TensorRtProvider, engine, relu
@@ -36,7 +36,7 @@ CAPABILITIES = (
 #   build | before the build
 def test_the_provider_itself_says_which_devices_it_takes(tmp_path: Path) -> None:
     """The shipped plug-in's own check, run with a device of each compute capability."""
-    taken = rtx_devices.taken(CAPABILITIES, tmp_path)
+    taken = rtx_devices.find_taken(CAPABILITIES, tmp_path)
     assert taken == {capability for capability in CAPABILITIES if serves(RTX, capability)}
 
 
@@ -65,11 +65,11 @@ def test_the_tensorrt_provider_claims_an_engine_of_the_whole_model_only(
     provider = TensorRtProvider(gpu_python, tmp_path)
     claimed = "TensorRT EP could not deserialize engine from cache"
     left = "Provider type for EPContext node with name 'part-"
-    assert claimed in provider.said(engine("x", "y"))
+    assert claimed in provider.explain_refusal(engine("x", "y"))
     parts = [
-        provider.said(engine("x", "h"), relu("h", "y")),
-        provider.said(relu("x", "h"), engine("h", "y")),
-        provider.said(engine("x", "h"), engine("h", "y")),
+        provider.explain_refusal(engine("x", "h"), relu("h", "y")),
+        provider.explain_refusal(relu("x", "h"), engine("h", "y")),
+        provider.explain_refusal(engine("x", "h"), engine("h", "y")),
     ]
     assert all(left in wording and claimed not in wording for wording in parts), parts
     assert not PROVIDERS["tensorrt"].loads_parts
@@ -126,7 +126,7 @@ def parts_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("parts_refused")
 def test_no_part_is_built_where_none_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(StageFailure) as caught:
-        builder.build(build_request(tmp_path, mixed()))
+        builder.build(build_request(tmp_path, build_mixed()))
     assert caught.value.reason is Reason.UNSUPPORTED_OPERATOR
     assert caught.value.nodes == ("det_bad (Det)",)
     message = caught.value.message
@@ -142,7 +142,7 @@ def test_no_part_is_built_where_none_is_loaded(tmp_path: Path) -> None:
 def test_a_model_in_parts_is_never_published_where_none_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = build_request(tmp_path, mixed())
+    asked = build_request(tmp_path, build_mixed())
     engine = builder.build(asked).engine
     folder = tmp_path / "engine/model"
     verify.check_wrapper(folder, engine, asked.manifest)

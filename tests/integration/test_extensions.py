@@ -18,7 +18,7 @@ from enginewright_runtime.core.isolation import Limits
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.extensions import elf, libraries, verification
 
-from tests.support.extensions import compile_library, cube, listed, place
+from tests.support.extensions import compile_library, cube, list_entry, place
 from tests.support.preparing import Workplace
 from tests.support.serving import Server, json_inputs, read_report
 
@@ -33,7 +33,7 @@ def model_with(library: Path, operator: str = "Cube") -> Path:
     return folder / "model.onnx"
 
 
-def refused(model: Path, *extensions: Extension) -> str:
+def refuse_library(model: Path, *extensions: Extension) -> str:
     with pytest.raises(StageFailure) as caught:
         verification.verify_libraries(model, extensions)
     assert caught.value.reason is Reason.EXTENSION_FAILED
@@ -48,7 +48,7 @@ def refused(model: Path, *extensions: Extension) -> str:
 def test_a_session_finds_the_operators_beside_its_model(tmp_path: Path) -> None:
     library = compile_library(tmp_path / "extensions")
     model = model_with(library)
-    assert verification.verify_libraries(model, (listed(library),)).operators == (library,)
+    assert verification.verify_libraries(model, (list_entry(library),)).operators == (library,)
     loaded = loading.create("cpu", model)
     given = np.array([[1, 2, 3, -4]], np.float32)
     assert loaded.session.run(None, {"x": given})[0].tolist() == [[1, 8, 27, 0]]
@@ -71,10 +71,10 @@ def test_a_bad_library_is_reported(
     if macro == "HANG":
         monkeypatch.setattr(verification, "_LIMITS", Limits(seconds=2))
     library = compile_library(tmp_path / "extensions", macro)
-    assert reported in refused(model_with(library), listed(library))
+    assert reported in refuse_library(model_with(library), list_entry(library))
 
 
-def written(content: Callable[[bytes], bytes]) -> Callable[[Path], Path]:
+def write_library(content: Callable[[bytes], bytes]) -> Callable[[Path], Path]:
     """Give a library other content, and the name that goes with it."""
 
     def change(library: Path) -> Path:
@@ -84,16 +84,16 @@ def written(content: Callable[[bytes], bytes]) -> Callable[[Path], Path]:
     return change
 
 
-def patched(offset: int, value: bytes) -> Callable[[Path], Path]:
-    return written(lambda content: content[:offset] + value + content[offset + len(value) :])
+def patch_library(offset: int, value: bytes) -> Callable[[Path], Path]:
+    return write_library(lambda content: content[:offset] + value + content[offset + len(value) :])
 
 
-def damaged(library: Path) -> Path:
+def damage_library(library: Path) -> Path:
     library.write_bytes(library.read_bytes() + b"\0")
     return library
 
 
-def removed(library: Path) -> Path:
+def remove_library(library: Path) -> Path:
     library.unlink()
     return library
 
@@ -102,14 +102,14 @@ def removed(library: Path) -> Path:
 @pytest.mark.parametrize(
     ("change", "reported"),
     [
-        (patched(18, b"\xb7\0"), "it is built for aarch64, but this image is for x86_64"),
-        (written(lambda content: content[:3000]), "the file is truncated, or its headers are damaged"),
-        (written(lambda _: b"#!/bin/sh\n"), "the file is not an ELF file"),
-        (written(lambda _: b""), "the file is not an ELF file"),
-        (patched(16, b"\2\0"), "the ELF file is not a shared library"),
-        (patched(4, b"\1"), "the library is not for a 64-bit little-endian processor"),
-        (damaged, "its content has another digest, sha256 "),
-        (removed, "it does not exist: it was not fetched"),
+        (patch_library(18, b"\xb7\0"), "it is built for aarch64, but this image is for x86_64"),
+        (write_library(lambda content: content[:3000]), "the file is truncated, or its headers are damaged"),
+        (write_library(lambda _: b"#!/bin/sh\n"), "the file is not an ELF file"),
+        (write_library(lambda _: b""), "the file is not an ELF file"),
+        (patch_library(16, b"\2\0"), "the ELF file is not a shared library"),
+        (patch_library(4, b"\1"), "the library is not for a 64-bit little-endian processor"),
+        (damage_library, "its content has another digest, sha256 "),
+        (remove_library, "it does not exist: it was not fetched"),
     ],
     ids=["machine", "cut off", "script", "empty", "program", "32 bits", "damaged", "removed"],
 )  # fmt: skip
@@ -117,7 +117,7 @@ def test_a_library_is_read_without_loading(
     change: Callable[[Path], Path], reported: str, tmp_path: Path
 ) -> None:
     library = change(compile_library(tmp_path / "extensions", "CRASH"))
-    assert refused(model_with(library), listed(library)).startswith(reported)
+    assert refuse_library(model_with(library), list_entry(library)).startswith(reported)
     if library.exists():
         with pytest.raises(StageFailure, match="cannot be used"):
             loading.create("cpu", model_with(library))
@@ -125,7 +125,7 @@ def test_a_library_is_read_without_loading(
 
 def test_the_kind_must_be_the_library_s(tmp_path: Path) -> None:
     library = compile_library(tmp_path / "extensions")
-    reported = refused(model_with(library), listed(library, "TensorRTPlugin"))
+    reported = refuse_library(model_with(library), list_entry(library, "TensorRTPlugin"))
     assert reported == (
         "it has operators for ONNX Runtime, but its type in spec.extensions is TensorRTPlugin"
     )
@@ -134,7 +134,7 @@ def test_the_kind_must_be_the_library_s(tmp_path: Path) -> None:
 def test_a_plug_in_is_left_to_tensorrt(tmp_path: Path) -> None:
     library = compile_library(tmp_path / "extensions", "PLUGIN", "CRASH")
     findings = verification.verify_libraries(
-        model_with(library), (listed(library, "TensorRTPlugin"),)
+        model_with(library), (list_entry(library, "TensorRTPlugin"),)
     )
     assert findings == libraries.Libraries(plugins=(library,))
 
@@ -161,7 +161,7 @@ def test_headers_are_read_without_loading(tmp_path: Path) -> None:
         elf.read(Path(__file__))
 
 
-def extended(place: Workplace, extension: Extension, *, backend: str = "cpu") -> PrepareTask:
+def extend_task(place: Workplace, extension: Extension, *, backend: str = "cpu") -> PrepareTask:
     """Return a task whose library lies where `fetch` puts it."""
     uri = place.put("m.onnx", cube())
     return place.task(uri, backend=backend, extensions=(extension,))
@@ -169,7 +169,7 @@ def extended(place: Workplace, extension: Extension, *, backend: str = "cpu") ->
 
 def test_the_operator_goes_into_the_artefact(place: Workplace, tmp_path: Path) -> None:
     library = compile_library(tmp_path / "built")
-    task = extended(place, listed(library))
+    task = extend_task(place, list_entry(library))
     place_extension(place, task, library)
     for name in ("validate", "convert", "golden", "quantize"):
         assert place.stage(name, task).code == 0
@@ -194,7 +194,7 @@ def test_the_operator_goes_into_the_artefact(place: Workplace, tmp_path: Path) -
     # on a runtime that the library is too new for the server tells, and is not killed
     newer = compile_library(tmp_path / "artifact/extensions", NEWER)
     (tmp_path / "artifact/extensions" / library.name).unlink()
-    recipe = manifest.recipe.model_copy(update={"extensions": (listed(newer),)})
+    recipe = manifest.recipe.model_copy(update={"extensions": (list_entry(newer),)})
     changed = manifest.model_copy(update={"recipe": recipe})
     (tmp_path / "artifact/manifest.json").write_text(changed.to_json())
     server = Server(tmp_path, serve)
@@ -219,7 +219,7 @@ def place_extension(place: Workplace, task: PrepareTask, library: Path) -> None:
 @pytest.mark.parametrize("macro", [NEWER, 'NAME="Sphere"'])
 def test_validate_refuses(macro: str, place: Workplace, tmp_path: Path) -> None:
     library = compile_library(tmp_path / "built", macro)
-    task = extended(place, listed(library))
+    task = extend_task(place, list_entry(library))
     place_extension(place, task, library)
     outcome = place.stage("validate", task)
     if macro == NEWER:
@@ -238,7 +238,7 @@ def test_validate_refuses(macro: str, place: Workplace, tmp_path: Path) -> None:
 def test_a_plug_in_s_operator_is_left_to_the_device(place: Workplace, tmp_path: Path) -> None:
     """Prepare Jobs have no TensorRT; what it makes of the operator its own Job finds out."""
     library = compile_library(tmp_path / "built", "PLUGIN")
-    task = extended(place, listed(library, "TensorRTPlugin"), backend="tensorrt-rtx")
+    task = extend_task(place, list_entry(library, "TensorRTPlugin"), backend="tensorrt-rtx")
     place_extension(place, task, library)
     outcome = place.stage("validate", task)
     assert outcome.code == 0, outcome.message

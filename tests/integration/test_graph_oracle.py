@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto
 
 from tests.support.effort import examples
-from tests.support.nested_models import nested
+from tests.support.nested_models import draw_nested
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 FEW = settings(max_examples=examples(40), deadline=None)
@@ -126,13 +126,13 @@ def test_real_models(models: Path) -> None:
 
 
 @FEW
-@given(nested(hides=True))
+@given(draw_nested(hides=True))
 def test_drawn_models(model: ModelProto) -> None:
     assert is_ordered(agree(model).graph)
 
 
 @FEW
-@given(nested(), st.data())
+@given(draw_nested(), st.data())
 def test_sorted_nodes_are_in_order(model: ModelProto, data: st.DataObject) -> None:
     main = Scope(model.graph)
     for scope in (main, *main.bodies()):

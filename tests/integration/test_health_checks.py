@@ -52,7 +52,7 @@ def new() -> Json:
     return {**model(World()), "status": schema["properties"]["status"]["default"]}
 
 
-def deleted() -> Json:
+def delete_object() -> Json:
     obj = model(serving())
     obj["metadata"]["deletionTimestamp"] = "2026-11-23T12:00:00Z"
     return obj
@@ -86,7 +86,7 @@ def test_kstatus_shows_the_message_of_a_failure(computed: dict[str, Computed]) -
 
 @pytest.mark.parametrize(
     ("obj", "expected"),
-    [(unseen_edit(), "InProgress"), (deleted(), "Terminating"), (new(), "InProgress")],
+    [(unseen_edit(), "InProgress"), (delete_object(), "Terminating"), (new(), "InProgress")],
     ids=["edited", "deleted", "new"],
 )
 def test_kstatus_before_the_operator_has_seen_it(obj: Json, expected: str) -> None:

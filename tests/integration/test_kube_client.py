@@ -81,7 +81,7 @@ def ok(**body: Any) -> web.Response:
     return web.json_response(body)
 
 
-def refused(code: int, message: str = "no", **headers: str) -> web.Response:
+def refuse(code: int, message: str = "no", **headers: str) -> web.Response:
     status = {"kind": "Status", "message": message, "reason": "Why"}
     return web.json_response(status, status=code, headers=headers)
 
@@ -125,7 +125,7 @@ async def test_a_patch_merges(setup: Setup) -> None:
 
 
 async def test_delete_names_the_uid_and_cleans_up_in_the_background(setup: Setup) -> None:
-    setup.server.answers = [ok(kind="Status"), ok(kind="Job", metadata={}), refused(404)]
+    setup.server.answers = [ok(kind="Status"), ok(kind="Job", metadata={}), refuse(404)]
     arguments = (JOBS, "ns", "j")
     assert await setup.client.delete(*arguments, uid="u") is None
     assert await setup.client.delete(*arguments, uid="u") == {"kind": "Job", "metadata": {}}
@@ -152,7 +152,7 @@ async def test_lists_are_read_in_pages_and_say_their_kind(setup: Setup) -> None:
 async def test_a_list_that_expires_between_pages_is_read_whole(setup: Setup) -> None:
     setup.server.answers = [
         ok(metadata={"continue": "more", "resourceVersion": "7"}, items=[{"metadata": {}}]),
-        refused(410),
+        refuse(410),
         ok(metadata={"resourceVersion": "9"}, items=[{"metadata": {}}]),
     ]
     listing = await setup.client.list(NODES)
@@ -162,7 +162,7 @@ async def test_a_list_that_expires_between_pages_is_read_whole(setup: Setup) -> 
 
 @pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
 async def test_transient_errors_are_retried(setup: Setup, code: int) -> None:
-    setup.server.answers = [refused(code), refused(code), ok(kind="Node")]
+    setup.server.answers = [refuse(code), refuse(code), ok(kind="Node")]
     assert await setup.client.get(NODES, None, "n") == {"kind": "Node"}
     assert len(setup.waits) == 2
     # Doubled each time, with half of it as jitter to either side.
@@ -171,7 +171,7 @@ async def test_transient_errors_are_retried(setup: Setup, code: int) -> None:
 
 
 async def test_attempts_are_bounded_and_retry_after_is_handed_on(setup: Setup) -> None:
-    setup.server.answers = [refused(429, "slow down", **{"Retry-After": "1"}) for _ in range(4)]
+    setup.server.answers = [refuse(429, "slow down", **{"Retry-After": "1"}) for _ in range(4)]
     with pytest.raises(Transient, match="slow down") as caught:
         await setup.client.get(NODES, None, "n")
     assert caught.value.retry_after == 1
@@ -180,7 +180,7 @@ async def test_attempts_are_bounded_and_retry_after_is_handed_on(setup: Setup) -
 
 
 async def test_a_long_wait_is_left_to_the_queue(setup: Setup) -> None:
-    setup.server.answers = [refused(503, **{"Retry-After": "60"})]
+    setup.server.answers = [refuse(503, **{"Retry-After": "60"})]
     with pytest.raises(Transient) as caught:
         await setup.client.get(NODES, None, "n")
     assert caught.value.retry_after == 60
@@ -202,7 +202,7 @@ async def test_an_answer_that_is_no_json_is_transient(setup: Setup) -> None:
 
 
 async def test_a_stale_token_is_replaced_once(setup: Setup) -> None:
-    setup.server.answers = [refused(401), ok(kind="Node"), refused(401), refused(401)]
+    setup.server.answers = [refuse(401), ok(kind="Node"), refuse(401), refuse(401)]
     await setup.client.get(NODES, None, "n")
     assert [headers["Authorization"] for headers in setup.server.headers] == [
         "Bearer token-1",
@@ -213,14 +213,14 @@ async def test_a_stale_token_is_replaced_once(setup: Setup) -> None:
 
 
 async def test_refusals_are_not_tried_again(setup: Setup) -> None:
-    setup.server.answers = [refused(403, "jobs is forbidden")]
+    setup.server.answers = [refuse(403, "jobs is forbidden")]
     with pytest.raises(Forbidden, match="jobs is forbidden"):
         await setup.client.get(JOBS, "ns", "j")
     assert setup.waits == []
 
 
 async def test_requests_are_counted_and_timed(setup: Setup) -> None:
-    setup.server.answers = [ok(), refused(404)]
+    setup.server.answers = [ok(), refuse(404)]
     await setup.client.get(NODES, None, "n")
     with pytest.raises(NotFound):
         await setup.client.get(NODES, None, "n")

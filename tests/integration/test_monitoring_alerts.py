@@ -35,14 +35,16 @@ def test_from_metric_to_webhook_and_back(tmp_path: Path) -> None:
     name = "EnginewrightCPUFallback"
     chart = config.chart_objects()
     with (
-        Pods.started() as pods,
+        Pods.start() as pods,
         running(tmp_path, pods.scrape_configs(chart), 0.25) as stack,
     ):
         eventually(lambda: stack.query("enginewright_fallback_active == 0"), 20, interval=0.05)
-        assert stack.notified(name) == []
+        assert stack.list_notifications(name) == []
         began = time.time()
         pods.serving.fallen_back = True
-        (fired,) = eventually(lambda: stack.notified(name), 30, "the notification", interval=0.05)
+        (fired,) = eventually(
+            lambda: stack.list_notifications(name), 30, "the notification", interval=0.05
+        )
         assert fired["status"] == "firing"
         expected = {
             "namespace": "shop", "model": "rank", "revision": "r1",
@@ -56,7 +58,9 @@ def test_from_metric_to_webhook_and_back(tmp_path: Path) -> None:
         mended = time.time()
         pods.serving.fallen_back = False
         reported = eventually(
-            lambda: [entry for entry in stack.notified(name) if entry["status"] == "resolved"],
+            lambda: [
+                entry for entry in stack.list_notifications(name) if entry["status"] == "resolved"
+            ],
             60,
             "the notification of the end",
             interval=0.05,

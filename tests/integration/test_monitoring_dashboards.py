@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hack.monitoring import config
-from hack.monitoring.dashboards import FOLDER, expected_files
+from hack.monitoring.dashboards import FOLDER, generate_files
 from tests.e2e.harness import eventually
 from tests.support.expositions import OperatorPod, ServingPod
 from tests.support.monitoring import (
@@ -31,7 +31,7 @@ def panels(name: str) -> list[dict[str, Any]]:
 
 def test_the_files_are_as_their_sources_write_them() -> None:
     shipped = {path.name: path.read_text() for path in FOLDER.glob("*.json")}
-    assert expected_files() == shipped, "run make dashboards"
+    assert generate_files() == shipped, "run make dashboards"
 
 
 @pytest.mark.parametrize("name", BOARDS)
@@ -82,7 +82,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Prometheus with a model that has fallen back, scraped often enough for a rate."""
     folder = tmp_path_factory.mktemp("prometheus")
     chart = config.chart_objects()
-    with Pods.started() as pods:
+    with Pods.start() as pods:
         pods.serving.fallen_back = True
         with running(folder, pods.scrape_configs(chart), 0.25) as running_stack:
             for job in ("sidecar", "operator"):
@@ -97,7 +97,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     ("board", "query"), QUERIES, ids=[f"{name} {query.place}" for name, query in QUERIES]
 )
 def test_every_query_returns_data(stack: Stack, board: str, query: BoardQuery) -> None:
-    text = query.filled(rate_interval="5s", namespace="shop", model="rank")
+    text = query.fill_in(rate_interval="5s", namespace="shop", model="rank")
     series = stack.query(text)
     assert series, f"{board}, {query.place}: no data for {text}"
     values = {entry["value"][1] for entry in series}
@@ -112,5 +112,5 @@ def test_variables_offer_existing_values(stack: Stack) -> None:
 def test_a_selected_model_is_the_only_one_shown(stack: Stack) -> None:
     for query in board_queries("model.json"):
         if not query.place.startswith("variable"):
-            text = query.filled(rate_interval="5s", namespace="shop", model="another")
+            text = query.fill_in(rate_interval="5s", namespace="shop", model="another")
             assert stack.query(text) == [], query.place

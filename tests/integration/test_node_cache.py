@@ -144,7 +144,7 @@ async def test_the_disk_of_the_node_is_left_to_others(tmp_path: Path) -> None:
     folder.trim()
     assert len(folder.entries) == 3
     free = 49 * MIB  # 25% are 50 MiB
-    with folder.opened(names[0]):
+    with folder.open_file(names[0]):
         folder.trim()
         assert {path.name for path in root.glob("*-*")} == {names[0], names[2]}
         free = 0
@@ -390,7 +390,7 @@ def cutting(cache: CacheProcess) -> Iterator[str]:
 
 
 @contextmanager
-def killed(cache: CacheProcess) -> Iterator[str]:
+def kill_on_read(cache: CacheProcess) -> Iterator[str]:
     with Cutter(f"http://{cache.address}", after=MIB, times=1, on_cut=cache.kill) as cutter:
         yield f"127.0.0.1:{cutter.port}"
         assert cutter.cuts == 1
@@ -411,7 +411,7 @@ def killed(cache: CacheProcess) -> Iterator[str]:
             lambda _: speaking(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000, 0.05), id="slow"
         ),
         cutting,
-        killed,
+        kill_on_read,
     ],
 )
 def test_a_cache_in_trouble_costs_only_time(
@@ -473,7 +473,7 @@ def test_only_written_bytes_are_sent(tmp_path: Path) -> None:
         for start in range(0, len(whole), MIB - 7):
             part = whole[start : start + MIB - 7]
             writer.write(part)
-            offer.grew(len(part))
+            offer.count_written(len(part))
     offer.is_whole()
     reader.join(20)
     assert b"".join(received) == whole
@@ -494,7 +494,7 @@ def test_bytes_flushed_after_a_read_are_sent(tmp_path: Path) -> None:
 
     offer.source = Mock(open=lambda _: Late(source))
     writer.write(b"xy")
-    offer.grew(2)
+    offer.count_written(2)
     assert b"".join(offer.chunks()) == b"xy"
 
 
@@ -503,7 +503,7 @@ def test_an_incomplete_read_is_not_sent_to_its_end(tmp_path: Path, end: str) -> 
     source = tmp_path / "file"
     source.write_bytes(b"x")
     offer = Offer("/files/x", 2, source, SendingTime(600.0))
-    offer.grew(1)
+    offer.count_written(1)
     chunks = offer.chunks()
     assert next(chunks) == b"x"
     if end == "short":

@@ -65,7 +65,7 @@ print(json.dumps(sorted({*missing(CudaBackend.library), *missing(TensorRtBackend
 """
 
 
-def locked() -> dict[str, str]:
+def read_locks() -> dict[str, str]:
     """Return the versions in the locks, by package."""
     names = ("nvidia-cuda.txt", TENSORRT)
     lines = [
@@ -84,12 +84,12 @@ def test_the_locks_have_the_major_versions_that_the_providers_are_linked_to(
     for name in needed:
         library, _, major = name.partition(".so.")
         linked[PACKAGES[library]] = major
-    versions = locked()
+    versions = read_locks()
     assert linked == {name: versions[name].partition(".")[0] for name in set(PACKAGES.values())}
 
 
 def test_the_builder_and_the_libraries_are_of_one_version() -> None:
-    versions = locked()
+    versions = read_locks()
     assert versions["tensorrt-cu13-bindings"] == versions["tensorrt-cu13-libs"]
     assert versions["tensorrt-cu13-libs"] == nvidia_index.VERSION
 

@@ -18,7 +18,7 @@ from enginewright_runtime.store import Store
 from typing_extensions import override
 
 from tests.support.optional import present
-from tests.support.pushing import CONTENT, KEY, filled, push
+from tests.support.pushing import CONTENT, KEY, fill_store, push
 from tests.support.source_servers import SourceServers
 from tests.support.source_web import Answer, ScriptedServer, Seen
 from tests.support.store_places import Place
@@ -32,10 +32,10 @@ pytestmark = [
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return filled(tmp_path / "ours/store", tmp_path / "ours/files")
+    return fill_store(tmp_path / "ours/store", tmp_path / "ours/files")
 
 
-def pushed_to(
+def push_to(
     answer: Callable[[Seen], Answer], store: Store, root: Path, seconds: float = 300
 ) -> oci.Pushed:
     with ScriptedServer(answer) as server:
@@ -52,7 +52,7 @@ def test_an_image_that_another_has_put_under_the_tag_is_replaced(
     tag = layout.tag_of(artifact)
     repository = f"{servers.host('registry')}/team/replaced"
     reverse = {name: data[::-1] for name, data in CONTENT.items()}
-    others = filled(tmp_path / "others/store", tmp_path / "others/files", reverse)
+    others = fill_store(tmp_path / "others/store", tmp_path / "others/files", reverse)
     with monkeypatch.context() as patched:
         patched.setattr("enginewright_runtime.oci.ensure.tag_of", lambda _: tag)
         theirs = push(others, tmp_path, repository).reference
@@ -73,7 +73,7 @@ def test_a_server_that_says_yes_to_everything_is_no_registry(store: Store, tmp_p
         return 200, {"Location": seen.path}, b""
 
     for item in (answer, empty):
-        pushed = pushed_to(item, store, tmp_path)
+        pushed = push_to(item, store, tmp_path)
         assert pushed.reference is None
         assert "accepted the image's manifest and does not return it" in str(pushed.failure)
 
@@ -134,7 +134,7 @@ def challenge(realm: str) -> Answer:
 def test_a_token_service_without_an_address(
     realm: str, reported: str, store: Store, tmp_path: Path
 ) -> None:
-    pushed = pushed_to(lambda _: challenge(realm), store, tmp_path)
+    pushed = push_to(lambda _: challenge(realm), store, tmp_path)
     assert reported in str(pushed.failure)
 
 
@@ -156,14 +156,14 @@ def test_a_token_that_is_none(body: bytes, reported: str, store: Store, tmp_path
             return 200, {}, body
         return challenge(f"http://{seen.headers['Host']}/token")
 
-    assert reported in str(pushed_to(answer, store, tmp_path).failure)
+    assert reported in str(push_to(answer, store, tmp_path).failure)
 
 
 def test_a_manifest_that_nothing_can_read_is_replaced(store: Store, tmp_path: Path) -> None:
     def answer(seen: Seen) -> Answer:
         return (200, {}, b"[" * 100_000) if seen.method == "GET" else (404, {}, b"")
 
-    assert "404" in str(pushed_to(answer, store, tmp_path).failure)
+    assert "404" in str(push_to(answer, store, tmp_path).failure)
 
 
 # fault: Store | the push of an OCI image fails with an error that nobody has foreseen | the artefact stays published, the
@@ -175,7 +175,7 @@ def test_no_error_of_a_push_fails_the_stage(
         raise RecursionError("wr0ng")
 
     monkeypatch.setattr("enginewright_runtime.oci.ensure.layers_of", fail)
-    pushed = pushed_to(lambda _: (404, {}, b""), store, tmp_path)
+    pushed = push_to(lambda _: (404, {}, b""), store, tmp_path)
     assert "team/images failed unexpectedly with RecursionError" in str(pushed.failure)
     assert "wr0ng" not in str(pushed.failure)
 
@@ -188,7 +188,7 @@ def test_a_registry_that_does_not_answer_in_time(store: Store, tmp_path: Path) -
         time.sleep(2)
         return 404, {}, b""
 
-    pushed = pushed_to(answer, store, tmp_path, seconds=0.2)
+    pushed = push_to(answer, store, tmp_path, seconds=0.2)
     assert "was ended after 0 s, before anything was stored, at " in str(pushed.failure)
     assert TOO_SLOW in str(pushed.failure)
 
@@ -215,8 +215,8 @@ def test_a_store_that_cannot_be_read_in_time(
         return (201 if seen.method == "PUT" else 404), {}, b""
 
     monkeypatch.setattr(layout.ImageLayer, "chunks", slowly)
-    monkeypatch.setattr(PushDeadline, "left", lambda _: -1.0 if late else 300.0)
-    failure = str(pushed_to(answer, store, tmp_path).failure)
+    monkeypatch.setattr(PushDeadline, "measure_left", lambda _: -1.0 if late else 300.0)
+    failure = str(push_to(answer, store, tmp_path).failure)
     if is_taken:
         assert "s; no action needed: the next Job that finds the artefact continues" in failure
     else:
@@ -232,8 +232,8 @@ def test_an_artefact_in_a_bucket_is_pushed_without_a_copy_on_the_disk(
     bucket = Place("s3://images/large", servers.s3()).store()
     content = {**CONTENT, FILES[0]: np.random.default_rng(7).bytes((33 << 20) + 5)}
     content |= {f"model/parts/{number}": b"%d" % number for number in range(40)}
-    filled(bucket, tmp_path / "a", content)
-    volume = filled(tmp_path / "store", tmp_path / "b", content)
+    fill_store(bucket, tmp_path / "a", content)
+    volume = fill_store(tmp_path / "store", tmp_path / "b", content)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     pushed = push(bucket, tmp_path, f"{servers.host('registry')}/team/large")
     assert pushed.failure is None
@@ -244,7 +244,7 @@ def test_an_artefact_in_a_bucket_is_pushed_without_a_copy_on_the_disk(
 def test_a_damaged_object_is_not_pushed(servers: SourceServers, tmp_path: Path) -> None:
     servers.put_s3("images", {})
     bucket = Place("s3://images/damaged", servers.s3()).store()
-    filled(bucket, tmp_path / "files")
+    fill_store(bucket, tmp_path / "files")
     artifact = present(bucket.find(KEY))
     for file, content, reported in (
         (artifact.files[0], CONTENT[FILES[0]][:-1], "300015 bytes instead of 300016"),

@@ -22,7 +22,7 @@ from tests.support.containerd import containerd
 from tests.support.manifests import engine_info
 from tests.support.optional import present
 from tests.support.preparing import Outcome, Workplace
-from tests.support.pushing import CONTENT, KEY, filled, push
+from tests.support.pushing import CONTENT, KEY, fill_store, push
 from tests.support.source_cutter import Cutter
 from tests.support.source_servers import PASSWORD, USERNAME, SourceServers, go_servers
 from tests.support.source_web import Answer, ScriptedServer, Seen
@@ -40,7 +40,7 @@ NO_ACCOUNTS = {".dockerconfigjson": "{}"}
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return filled(tmp_path / "store", tmp_path / "files")
+    return fill_store(tmp_path / "store", tmp_path / "files")
 
 
 def read(servers: SourceServers, reference: str, kind: str = "manifests") -> bytes:
@@ -52,7 +52,7 @@ def read(servers: SourceServers, reference: str, kind: str = "manifests") -> byt
     return content
 
 
-def unpacked(servers: SourceServers, reference: str, folder: Path) -> dict[str, Any]:
+def unpack(servers: SourceServers, reference: str, folder: Path) -> dict[str, Any]:
     """Unpack an image as a node does, and return its manifest."""
     image_manifest: dict[str, Any] = json.loads(read(servers, reference))
     repository = reference.partition("@")[0]
@@ -84,7 +84,7 @@ def test_an_image_holds_the_files_and_is_pushed_once(
         assert len([upload for upload in uploads(cutter) if "/blobs/" in upload]) == 2 * (
             len(FILES) + 1
         )
-        image_manifest = unpacked(servers, pushed.reference, tmp_path / "image")
+        image_manifest = unpack(servers, pushed.reference, tmp_path / "image")
         assert image_manifest["annotations"]["dev.enginewright.key"] == KEY
         for name, content in CONTENT.items():
             assert (tmp_path / "image" / name).read_bytes() == content
@@ -96,9 +96,9 @@ def test_an_image_holds_the_files_and_is_pushed_once(
 def test_a_node_pulls_and_mounts_an_image(servers: SourceServers, tmp_path: Path) -> None:
     """Its runtime stacks the layers, of which there are as many as an image may have."""
     content = {**CONTENT, **{f"model/parts/{number}": b"%d" % number for number in range(40)}}
-    store = filled(tmp_path / "store", tmp_path / "files", content)
+    store = fill_store(tmp_path / "store", tmp_path / "files", content)
     reference = present(push(store, tmp_path, f"{servers.host('registry')}/team/node").reference)
-    with containerd() as runtime, runtime.mounted(reference) as image:
+    with containerd() as runtime, runtime.mount_image(reference) as image:
         for name, data in content.items():
             assert (image / name).read_bytes() == data
             assert (image / name).stat().st_mode & 0o777 == 0o644
@@ -109,7 +109,7 @@ def test_equal_artefacts_have_one_image_in_any_store(
 ) -> None:
     servers.put_s3("images", {})
     bucket = Place("s3://images/shop", servers.s3()).store()
-    filled(bucket, tmp_path / "others")
+    fill_store(bucket, tmp_path / "others")
     host = servers.host("registry")
     of_bucket = push(bucket, tmp_path, f"{host}/team/bucket").reference
     of_volume = push(store, tmp_path, f"{host}/team/volume").reference
@@ -122,7 +122,7 @@ def test_artefacts_of_one_key_with_other_content_keep_their_images(
     store: Store, servers: SourceServers, tmp_path: Path
 ) -> None:
     repository = f"{servers.host('registry')}/team/both"
-    other = filled(tmp_path / "other", tmp_path / "b", {**CONTENT, FILES[0]: b"other"})
+    other = fill_store(tmp_path / "other", tmp_path / "b", {**CONTENT, FILES[0]: b"other"})
     references = [push(item, tmp_path, repository).reference for item in (store, other)]
     assert references[0] != references[1]
     url = f"{servers.addresses['registry']}/v2/team/both/tags/list"
@@ -137,7 +137,7 @@ def test_an_account_pushes(kind: str, store: Store, servers: SourceServers, tmp_
     pushed = push(store, tmp_path, f"{servers.host(kind)}/team/{kind}", ACCOUNT)
     assert pushed.failure is None
     assert pushed.reference is not None
-    unpacked(servers, pushed.reference, tmp_path / "image")
+    unpack(servers, pushed.reference, tmp_path / "image")
 
 
 @pytest.mark.parametrize(
@@ -248,14 +248,14 @@ def test_a_lookup_reports_the_image_of_an_engine(servers: SourceServers, tmp_pat
 
     content = {"engine": b"engine", **CONTENT}
     engines = Store(tmp_path / "store", ENGINE)
-    filled(engines, tmp_path / "files", content, key=key, describe=describe)
+    fill_store(engines, tmp_path / "files", content, key=key, describe=describe)
     paths = replace(Paths.under(tmp_path), images=f"{servers.host('registry')}/team/engines")
     task = EngineTask(job="job-1", engine_key=key, prepared_key=KEY, recipe=recipe)
     report = lookup.run(task, paths)
     assert report.engine is not None
     assert report.engine.image is not None
     assert f"its OCI image is {report.engine.image}" in report.message
-    assert "tags" not in unpacked(servers, report.engine.image, tmp_path / "image")
+    assert "tags" not in unpack(servers, report.engine.image, tmp_path / "image")
     assert (tmp_path / "image/engine").read_bytes() == b"engine"
     without = lookup.run(task, Paths.under(tmp_path))
     assert without.engine is not None
@@ -295,7 +295,7 @@ def test_a_pod_reads_the_image_and_trusts_none_of_it(
     published = outcome.published
     assert published.image is not None
     image = place.root / "artifact-image"
-    unpacked(servers, published.image, image)
+    unpack(servers, published.image, image)
     fetched = place.fetch_artifact(published.key)
     size = sum(path.stat().st_size for path in image.rglob("*") if path.is_file())
     assert size == published.size_bytes

@@ -17,7 +17,7 @@ from enginewright_contract.report import Finding
 from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check, Verdict
 
-from tests.support.broken_models import parsed
+from tests.support.broken_models import parse_text
 from tests.support.monitoring import RULES, evaluate
 from tests.support.optional import present
 from tests.support.plan_world import World
@@ -27,7 +27,7 @@ from tests.support.serving import (
     asks_openvino_for,
     linear_model,
 )
-from tests.support.sidecar import Sidecar, artifact, prepared, promising
+from tests.support.sidecar import Sidecar, artifact, prepare_served, promising
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def serve_until(
         )
 
 
-def alerted(folder: Path, metric: set[str], reason: Reason) -> None:
+def check_alert(folder: Path, metric: set[str], reason: Reason) -> None:
     """Check that the shipped rule makes of the metric one alert, with that reason."""
     labels = 'namespace="shop", pod="p", model="m", revision="r1", kind="NodeFallback"'
     expected = {
@@ -97,7 +97,7 @@ def agree(folder: Path, observed: Observed, reason: Reason, *, provider: bool) -
     assert observed.verdict.fallback is not None
     assert observed.verdict.fallback.reason is reason
     assert observed.metric == {str(reason)}
-    alerted(folder, observed.metric, reason)
+    check_alert(folder, observed.metric, reason)
     failed = {
         check.check: check.reason for check in observed.verdict.checks if check.state == "failed"
     }
@@ -113,7 +113,7 @@ def agree(folder: Path, observed: Observed, reason: Reason, *, provider: bool) -
     assert {event.reason for event in world.events if event.type == "Warning"} == {str(reason)}
     # under Forbid: it is not ready, for that very reason
     forbidden = World(replicas=2).settle().job_succeeds().all_available()
-    forbidden.sidecars_say(_broken(observed.verdict))
+    forbidden.sidecars_say(_break_promise(observed.verdict))
     conditions = {item["type"]: item for item in forbidden.status["conditions"]}
     assert {
         kind: conditions[kind]["reason"]
@@ -121,7 +121,7 @@ def agree(folder: Path, observed: Observed, reason: Reason, *, provider: bool) -
     } == dict.fromkeys(("Ready", "PlacementVerified", "FallbackActive"), str(reason))
 
 
-def _broken(verdict: Verdict) -> Verdict:
+def _break_promise(verdict: Verdict) -> Verdict:
     """Return the verdict as it is where the promise does not allow the fallback."""
     assert verdict.fallback is not None
     fallback = verdict.fallback.model_copy(update={"broken": True})
@@ -157,10 +157,10 @@ def openvino(
 ) -> tuple[Path, ServeTask]:
     """Return a model of which OpenVINO takes all but the determinant, prepared by the real stages."""
     root = tmp_path_factory.mktemp("openvino")
-    mixed = parsed(
+    mixed = parse_text(
         "(float[2, 3, 3] x) => (float[2] y) { [product] a = MatMul(x, x) [determinant] y = Det(a) }"
     )
-    return root, prepared(root, mixed, backend="openvino", python=openvino_python)
+    return root, prepare_served(root, mixed, backend="openvino", python=openvino_python)
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def test_a_node_inside_an_if_is_reported_by_the_if(models: Path, tmp_path: Path)
 #   reference | at once
 def test_noise_inside_is_no_drift(tmp_path: Path) -> None:
     """What differs from itself in the right model says nothing of the other, though it comes first."""
-    model = broken.parsed(
+    model = broken.parse_text(
         """(float[1, 64] x) => (float[1, 64] y) {
         [noise] noise = RandomNormalLike <seed = 1.0> (x) [little] little = Mul(noise, tiny)
         [shaken] shaken = Add(x, little) [sign] sign = Sign(shaken)
@@ -159,7 +159,7 @@ def test_noise_inside_is_no_drift(tmp_path: Path) -> None:
 
 
 def test_external_weights_are_shared(tmp_path: Path) -> None:
-    model = broken.parsed(
+    model = broken.parse_text(
         """(float[1, 64] x) => (float[1, 64] xabc) {
         [a] xa = MatMul(x, a) [b] xab = MatMul(xa, b) [c] xabc = MatMul(xab, c) }""",
         *(broken.initializer(name, GENERATOR.random((64, 64))) for name in "abc"),
@@ -179,13 +179,13 @@ def test_external_weights_are_shared(tmp_path: Path) -> None:
 
 
 WORDS: Feeds = {"x": np.array(["Some", "Words"])}
-STRINGS = broken.parsed(
+STRINGS = broken.parse_text(
     """(string[2] x) => (string[2] y) {
     [suffixed] longer = StringConcat(x, suffix) [twice] y = StringConcat(longer, longer) }""",
     broken.initializer("suffix", ["!"], object),
     opset=20,
 )
-TRUTHS = broken.parsed(
+TRUTHS = broken.parse_text(
     """(float[1, 4] x) => (bool[1, 4] y) {
     [compared] large = Greater(x, limit) [turned] y = Not(large) }""",
     broken.initializer("limit", 0.5),
@@ -222,7 +222,7 @@ def test_outputs_that_are_not_numbers(
 
 
 def test_the_tolerance_decides_the_drift(tmp_path: Path) -> None:
-    model = broken.parsed(
+    model = broken.parse_text(
         """(float[1, 4] x) => (float[1, 4] y) { [first] xa = Mul(x, a) [second] y = Relu(xa) }""",
         broken.initializer("a", 1),
     )

@@ -75,7 +75,7 @@ def write_golden(folder: Path, inputs: Feeds, outputs: Feeds) -> None:
 
 @CASES
 def test_server(stored: Manifest, agrees: bool) -> None:
-    model = broken.parsed(
+    model = broken.parse_text(
         "(float[1, 8] x) => (float[1, 8] y) { y = Mul(x, scale) }",
         numpy_helper.from_array(np.array(SCALE, np.float32), "scale"),
     )
@@ -103,7 +103,7 @@ def test_a_flipped_class_is_found(tmp_path: Path) -> None:
     golden = np.array([[0.505, 0.495] + [0.45] * 6], np.float32)
     flip = np.zeros((1, 8), np.float32)
     flip[0, :2] = [-0.01, 0.01]
-    model = broken.parsed(
+    model = broken.parse_text(
         "(float[1, 8] x) => (float[1, 8] y) { y = Add(x, flip) }",
         numpy_helper.from_array(flip, "flip"),
     )

@@ -47,7 +47,7 @@ MODELS = {
 def build(name: str) -> ModelProto:
     weights = "<float ratio = {0.5}, bool training = {1}>" if name == "dropout" else ""
     kind = "int32[]" if name == "multinomial" else "float[]"
-    return broken.parsed(f"(float[1, 64] x) => ({kind} y) {weights} {{ {MODELS[name]} }}")
+    return broken.parse_text(f"(float[1, 64] x) => ({kind} y) {weights} {{ {MODELS[name]} }}")
 
 
 def runner(name: str) -> Callable[[Arrays], Arrays]:

@@ -19,12 +19,12 @@ from onnx import ModelProto, TensorProto
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
-from tests.support.broken_models import extend, initializer, parsed, unsorted
+from tests.support.broken_models import build_unsorted, extend, initializer, parse_text
 from tests.support.converting import real, run
 from tests.support.quantizing import (
     build_engine,
     convolutions,
-    copied,
+    copy_weights,
     cosine,
     dense,
     random,
@@ -37,7 +37,7 @@ FLOAT16, BFLOAT16 = TensorProto.FLOAT16, TensorProto.BFLOAT16
 X = {"x": random(2, 64)}
 
 
-def lowered(
+def lower_model(
     about: SourceModel,
     folder: Path,
     precision: str = "FP16",
@@ -52,7 +52,7 @@ def lowered(
     return path, result
 
 
-def simulated(path: Path) -> ModelProto:
+def simulate(path: Path) -> ModelProto:
     model = onnx.load(path)
     widen(model)
     return model
@@ -67,7 +67,7 @@ def test_weights_and_nodes_are_halves_and_the_interface_is_not(
     precision: str, error: float, tmp_path: Path
 ) -> None:
     source = dense()
-    path, result = lowered(subject(tmp_path, source, 22), tmp_path / "out", precision)
+    path, result = lower_model(subject(tmp_path, source, 22), tmp_path / "out", precision)
     model = onnx.load(path)
     assert set(elements(model).values()) == {HALVES[precision].element}
     assert [item.type for item in model.graph.input] == [item.type for item in source.graph.input]
@@ -75,26 +75,26 @@ def test_weights_and_nodes_are_halves_and_the_interface_is_not(
     assert [node.op_type for node in model.graph.node].count("Cast") == 2  # at the borders
     assert len(result.nodes) == 8
     assert not result.kept
-    outputs = run(simulated(path), X)[0]
+    outputs = run(simulate(path), X)[0]
     assert 0 < 1 - cosine(run(source, X)[0], outputs) < error
 
 
 def test_copies_of_weights_are_halves_too(tmp_path: Path) -> None:
-    path, result = lowered(subject(tmp_path, copied(dense())), tmp_path / "out")
+    path, result = lower_model(subject(tmp_path, copy_weights(dense())), tmp_path / "out")
     assert set(elements(onnx.load(path)).values()) == {TensorProto.FLOAT16}
     assert not result.kept
-    assert cosine(run(dense(), X)[0], run(simulated(path), X)[0]) > 1 - 1e-6
+    assert cosine(run(dense(), X)[0], run(simulate(path), X)[0]) > 1 - 1e-6
 
 
 def test_unsorted_nodes_become_sorted(tmp_path: Path) -> None:
-    path, _ = lowered(subject(tmp_path, unsorted()), tmp_path / "out")
+    path, _ = lower_model(subject(tmp_path, build_unsorted()), tmp_path / "out")
     feeds = {"x": np.array([[-1, 2, 3, 4]], np.float32)}
-    assert np.array_equal(run(path, feeds)[0], run(unsorted(), feeds)[0])
+    assert np.array_equal(run(path, feeds)[0], run(build_unsorted(), feeds)[0])
 
 
 def test_an_overflow_that_onnx_runtime_hides_is_seen(tmp_path: Path) -> None:
     """1,000,000 is infinite in FP16; ONNX Runtime's CPU provider computes it in FP32 and says 1,000."""
-    source = parsed(
+    source = parse_text(
         """(float[1, 4] x) => (float[1, 4] y) {
         ["product-0"] a = MatMul(x, up) ["product-1"] b = MatMul(a, up)
         ["product-2"] y = MatMul(b, down) }""",
@@ -103,50 +103,55 @@ def test_an_overflow_that_onnx_runtime_hides_is_seen(tmp_path: Path) -> None:
     )
     feeds = {"x": np.ones((1, 4), np.float32)}
     about = subject(tmp_path, source)
-    path, _ = lowered(about, tmp_path / "naive")
+    path, _ = lower_model(about, tmp_path / "naive")
     assert np.isfinite(run(path, feeds)[0]).all()
-    assert not np.isfinite(run(simulated(path), feeds)[0]).any()
+    assert not np.isfinite(run(simulate(path), feeds)[0]).any()
 
-    seen, result = lowered(about, tmp_path / "seen", largest={"a": 1000.0, "b": 1e6})
+    seen, result = lower_model(about, tmp_path / "seen", largest={"a": 1000.0, "b": 1e6})
     assert set(result.kept) == {"product-1 (MatMul)", "product-2 (MatMul)"}
     assert result.kept["product-1 (MatMul)"] == "values of b approach the limit of FP16"
-    assert np.allclose(run(simulated(seen), feeds)[0], 1000, rtol=1e-3)
+    assert np.allclose(run(simulate(seen), feeds)[0], 1000, rtol=1e-3)
 
-    path, _ = lowered(about, tmp_path / "wide", "BF16")  # which has the range of FP32
-    assert np.allclose(run(simulated(path), feeds)[0], 1000, rtol=1e-2)
+    path, _ = lower_model(about, tmp_path / "wide", "BF16")  # which has the range of FP32
+    assert np.allclose(run(simulate(path), feeds)[0], 1000, rtol=1e-2)
 
 
-def scaled(constant: float, *, operator: str = "Mul", then: str | None = None) -> ModelProto:
+def scale_model(constant: float, *, operator: str = "Mul", then: str | None = None) -> ModelProto:
     last = f"[constant] a = {operator}(x, c) [then] y = {then}(x, a)"
     nodes = last if then else f"[constant] y = {operator}(x, c)"
-    return parsed(f"(float[1, 4] x) => (float[1, 4] y) {{ {nodes} }}", initializer("c", [constant]))
+    return parse_text(
+        f"(float[1, 4] x) => (float[1, 4] y) {{ {nodes} }}", initializer("c", [constant])
+    )
 
 
 @pytest.mark.parametrize(
     ("source", "kept"),
     [
-        (scaled(97_903_600.0), {"constant (Mul)": "weight c has 9.79e+07, beyond FP16's 6.55e+04"}),
-        (scaled(-3.4e38), {"constant (Mul)": "weight c has 3.4e+38, beyond FP16's 6.55e+04"}),
         (
-            scaled(1e-12, operator="Max", then="Div"),
+            scale_model(97_903_600.0),
+            {"constant (Mul)": "weight c has 9.79e+07, beyond FP16's 6.55e+04"},
+        ),
+        (scale_model(-3.4e38), {"constant (Mul)": "weight c has 3.4e+38, beyond FP16's 6.55e+04"}),
+        (
+            scale_model(1e-12, operator="Max", then="Div"),
             {
                 "constant (Max)": "weight c, at most 1e-12, loses 100% to underflow",
                 "then (Div)": "it divides by a value that underflows in half precision",
             },
         ),
-        (scaled(65504.0), {}),
-        (scaled(float("-inf"), operator="Max"), {}),  # a half has infinity
-        (scaled(0.0), {}),
+        (scale_model(65504.0), {}),
+        (scale_model(float("-inf"), operator="Max"), {}),  # a half has infinity
+        (scale_model(0.0), {}),
     ],
     ids=["large", "mask", "divisor", "largest", "infinite", "zero"],
 )
 def test_constants_that_a_half_cannot_hold(
     source: ModelProto, kept: dict[str, str], tmp_path: Path
 ) -> None:
-    path, result = lowered(subject(tmp_path, source), tmp_path / "out")
+    path, result = lower_model(subject(tmp_path, source), tmp_path / "out")
     assert result.kept == kept
     feeds = {"x": np.array([[0.25, 0.5, 1, 0]], np.float32)}
-    actual, expected = run(simulated(path), feeds)[0], run(source, feeds)[0]
+    actual, expected = run(simulate(path), feeds)[0], run(source, feeds)[0]
     assert np.allclose(actual, expected, rtol=1e-2, equal_nan=True)
 
 
@@ -178,11 +183,11 @@ def test_bodies_are_lowered_and_keep_their_interface(
     excluded: frozenset[int], tmp_path: Path
 ) -> None:
     source = branches()
-    path, result = lowered(subject(tmp_path, source), tmp_path / "out", excluded=excluded)
+    path, result = lower_model(subject(tmp_path, source), tmp_path / "out", excluded=excluded)
     assert ("inside (MatMul)" in result.nodes) is not bool(excluded)
     for condition in (True, False):
         feeds = {**X, "c": np.array(condition)}
-        for model in (path, simulated(path)):
+        for model in (path, simulate(path)):
             for expected, actual in zip(run(source, feeds), run(model, feeds), strict=True):
                 assert cosine(expected, actual) > 0.99999
 
@@ -196,7 +201,7 @@ def siblings(*, integers_first: bool) -> ModelProto:
         [add] t = Add(i, inner) [rest] rest = Sub(t, seventy)
         [factor] factor = Cast <to = 1> (rest) [scaled] integers = Mul(x, factor) }"""
     first, second = (integers, floats) if integers_first else (floats, integers)
-    model = parsed(
+    model = parse_text(
         f"""(float["n", 64] x, int64[1] i, bool c) => (float["n", 64] y) {{ [if] y = If (c) <
             then_branch = first {first}, else_branch = second {second}> }}"""
     )
@@ -205,7 +210,7 @@ def siblings(*, integers_first: bool) -> ModelProto:
     return model
 
 
-def defined(model: ModelProto, feeds: dict[str, Any]) -> Any:
+def define_output(model: ModelProto, feeds: dict[str, Any]) -> Any:
     """Return the first output, by ONNX's reference implementation."""
     outputs: Any = ReferenceEvaluator(model).run(None, feeds)
     return outputs[0]
@@ -220,7 +225,7 @@ def test_names_that_sibling_branches_share_are_values_apart(
     """An integer of 70,001 is no half; by definition, since ONNX Runtime's CPU casts halves back."""
     source = siblings(integers_first=integers_first)
     onnx.checker.check_model(source, full_check=True)
-    path, result = lowered(subject(tmp_path, source), tmp_path / "out")
+    path, result = lower_model(subject(tmp_path, source), tmp_path / "out")
     assert "product (MatMul)" in result.nodes
     for condition in (True, False):
         feeds: dict[str, Any] = {
@@ -228,40 +233,40 @@ def test_names_that_sibling_branches_share_are_values_apart(
             "i": np.array([1], np.int64),
             "c": np.array(condition),
         }
-        expected, actual = (defined(model, feeds) for model in (source, onnx.load(path)))
+        expected, actual = (define_output(model, feeds) for model in (source, onnx.load(path)))
         assert cosine(expected, actual) > 0.99999
         assert np.abs(actual).max() == pytest.approx(np.abs(expected).max(), rel=1e-2)
-        assert cosine(run(source, feeds)[0], run(simulated(path), feeds)[0]) > 0.99999
+        assert cosine(run(source, feeds)[0], run(simulate(path), feeds)[0]) > 0.99999
 
 
 def test_sizes_and_indices_stay_exact(tmp_path: Path) -> None:
     """Sizes that go over floats, as exporters of Resize write them; 2,049 is no half."""
-    source = parsed(
+    source = parse_text(
         """(float["n"] x) => (float[?] y) <float[1] one = {1}> {
         [shape] shape = Shape(x) [single] single = Cast <to = 1> (shape)
         [scaled] scaled = Mul(single, one) [size] size = Cast <to = 7> (scaled)
         [relu] a = Relu(x) [reshape] y = Reshape(a, size) }"""
     )
-    path, result = lowered(subject(tmp_path, source), tmp_path / "out")
+    path, result = lower_model(subject(tmp_path, source), tmp_path / "out")
     assert result.kept == {"scaled (Mul)": "it computes sizes"}
     shape = next(node for node in graphs.parse(path).graph.node if node.op_type == "Shape")
     assert list(shape.input) == ["x"]  # nothing is won by halves there
-    assert run(simulated(path), {"x": random(2049)})[0].shape == (2049,)
+    assert run(simulate(path), {"x": random(2049)})[0].shape == (2049,)
 
 
 def test_unsafe_operators_stay_and_are_reported(tmp_path: Path) -> None:
-    source = parsed(
+    source = parse_text(
         """(float[1, 4096] x) => (float[1, 4096] y) {
         [exp] a = Exp(x) [sum] b = ReduceSum(a) [share] y = Div(a, b) }"""
     )
-    path, result = lowered(subject(tmp_path, source), tmp_path / "out")
+    path, result = lower_model(subject(tmp_path, source), tmp_path / "out")
     assert result.kept == {
         "exp (Exp)": "its results exceed half precision's range for common inputs",
         "sum (ReduceSum)": "it sums or multiplies many elements",
         "share (Div)": "it reads values that exceed half precision's range for common inputs",
     }
     feeds = {"x": random(1, 4096) * 8}
-    assert cosine(run(source, feeds)[0], run(simulated(path), feeds)[0]) > 0.999
+    assert cosine(run(source, feeds)[0], run(simulate(path), feeds)[0]) > 0.999
 
 
 @pytest.mark.parametrize(("opset", "stays"), [(11, True), (12, False)])
@@ -270,8 +275,8 @@ def test_operators_that_gpus_have_in_half_precision_from_a_later_opset_stay(
 ) -> None:
     """Seen on an H200: the CUDA provider leaves a Clip of opset 11 in FP16 to the CPU."""
     text = "(float[1, 4] x) => (float[1, 4] y) { [product] h = MatMul(x, w) [clip] y = Clip(h) }"
-    source = parsed(text, weight("w", np.eye(4)), opset=opset)
-    _, result = lowered(subject(tmp_path, source), tmp_path / "out")
+    source = parse_text(text, weight("w", np.eye(4)), opset=opset)
+    _, result = lower_model(subject(tmp_path, source), tmp_path / "out")
     assert [name for name in result.kept if "clip" in name] == ["clip (Clip)"] * stays
 
 
@@ -280,10 +285,10 @@ def test_a_shared_weight_is_there_once_in_each_type(tmp_path: Path) -> None:
     for node in source.graph.node:
         if node.op_type == "MatMul":
             node.input[1] = "w0"
-    path, _ = lowered(subject(tmp_path, source), tmp_path / "out", excluded=frozenset({3}))
+    path, _ = lower_model(subject(tmp_path, source), tmp_path / "out", excluded=frozenset({3}))
     names = [name for name in elements(graphs.parse(path)) if name.startswith("w")]
     assert names == ["w0", "w0_float16"]
-    assert cosine(run(source, X)[0], run(simulated(path), X)[0]) > 0.99999
+    assert cosine(run(source, X)[0], run(simulate(path), X)[0]) > 0.99999
 
 
 def test_external_data_is_written_anew_and_complete(tmp_path: Path) -> None:
@@ -298,7 +303,7 @@ def test_external_data_is_written_anew_and_complete(tmp_path: Path) -> None:
     )
     before = (tmp_path / "subject/weights.bin").read_bytes()
     about = SourceModel.load(tmp_path / "subject/model.onnx")
-    path, _ = lowered(about, tmp_path / "out", excluded=frozenset({2}))
+    path, _ = lower_model(about, tmp_path / "out", excluded=frozenset({2}))
     assert (tmp_path / "subject/weights.bin").read_bytes() == before
     kinds = {tensor.name: tensor.data_type for tensor in graphs.parse(path).graph.initializer}
     assert kinds["w0_float16"] == FLOAT16
@@ -318,10 +323,10 @@ def test_the_naive_conversion_of_a_text_detector_is_wrong_and_ours_is_not(
     naive = run(convert_float_to_float16(onnx.load(source), keep_io_types=True), feeds)[0]
     assert cosine(expected, naive) < 0.99
 
-    path, result = lowered(SourceModel.load(source), tmp_path / "out")
+    path, result = lower_model(SourceModel.load(source), tmp_path / "out")
     [kept] = result.kept.values()
     assert kept == "weight batch_norm_0.w_2 has 9.79e+07, beyond FP16's 6.55e+04"
-    assert cosine(expected, run(simulated(path), feeds)[0]) > 0.999
+    assert cosine(expected, run(simulate(path), feeds)[0]) > 0.999
 
 
 @pytest.mark.parametrize(
@@ -337,7 +342,7 @@ def test_real_models_keep_their_rules(
     file: str, precision: str, models: Path, tmp_path: Path
 ) -> None:
     about = SourceModel.load(real(models, file), 22 if precision == "BF16" else None)
-    path, result = lowered(about, tmp_path / "out", precision)
+    path, result = lower_model(about, tmp_path / "out", precision)
     assert len(result.nodes) > 50
     source = graphs.parse(real(models, file))
     assert graphs.inputs_of(graphs.parse(path)) == graphs.inputs_of(source)
@@ -348,7 +353,7 @@ def test_real_models_keep_their_rules(
 def test_tensorrt_builds_them(precision: str, capability: str, tmp_path: Path) -> None:
     """Strongly typed, so for compute capability 7.5 without products of single precision, which fail."""
     about = subject(tmp_path, dense(3), 22)
-    path, _ = lowered(about, tmp_path / "out", precision)
+    path, _ = lower_model(about, tmp_path / "out", precision)
     built = build_engine(tmp_path / "engine", path, capability, [2, 64])
     assert built.engine.nodes_accelerated == built.engine.nodes_total
 
@@ -358,6 +363,6 @@ def test_tensorrt_has_no_deconvolution_in_bf16(tmp_path: Path) -> None:
     del source.graph.output[:]
     text = '() => (float["n", 4, 32, 32] z) { [up] z = ConvTranspose <strides = [2, 2]> (y, up) }'
     extend(source, text, weight("up", random(8, 4, 2, 2)))
-    path, result = lowered(subject(tmp_path, source, 22), tmp_path / "out", "BF16")
+    path, result = lower_model(subject(tmp_path, source, 22), tmp_path / "out", "BF16")
     assert result.kept == {"up (ConvTranspose)": "TensorRT has no deconvolution in BF16"}
     build_engine(tmp_path / "engine", path, "8.9", [1, 3, 16, 16])

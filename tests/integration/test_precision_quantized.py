@@ -26,7 +26,7 @@ from enginewright_runtime.prepare.quantize.static import StaticQuantization
 from enginewright_runtime.prepare.quantize.subject import PrecisionPass, SourceModel
 from onnx import ModelProto
 
-from tests.support.broken_models import extend, parsed, value
+from tests.support.broken_models import extend, parse_text, value
 from tests.support.converting import run
 from tests.support.processors import TIMEOUT, needs_exact_products, without_vnni
 from tests.support.programs import run_program
@@ -34,7 +34,7 @@ from tests.support.quantizing import (
     Arrays,
     build_engine,
     convolutions,
-    copied,
+    copy_weights,
     cosine,
     dense,
     operators,
@@ -59,7 +59,7 @@ def ranges(about: SourceModel, feeds: Arrays) -> dict[str, tuple[float, float]]:
     return {name: (limits.low, limits.high) for name, limits in observed.items() if limits.seen}
 
 
-def written(
+def write_quantized(
     about: SourceModel,
     form: Form,
     feeds: Arrays,
@@ -109,7 +109,7 @@ def test_a_bias_that_32_bits_do_not_hold_is_reported(tmp_path: Path) -> None:
     source = convolutions(2)
     bias = next(item for item in source.graph.initializer if item.name == "b1")
     bias.CopyFrom(weight("b1", np.full(8, 1e9)))
-    _, result = written(subject(tmp_path, source), CPU, IMAGE, tmp_path / "out")
+    _, result = write_quantized(subject(tmp_path, source), CPU, IMAGE, tmp_path / "out")
     assert result.kept == {"conv-1 (Conv)": "its bias does not fit into 32-bit integers"}
 
 
@@ -120,7 +120,7 @@ def test_a_bias_that_32_bits_do_not_hold_is_reported(tmp_path: Path) -> None:
         (dense(), X),
         (dense(operator="MatMul"), X),
         (convolutions(), IMAGE),
-        (copied(convolutions()), IMAGE),
+        (copy_weights(convolutions()), IMAGE),
     ],
     ids=["gemm", "matmul", "conv", "copies"],
 )
@@ -137,7 +137,7 @@ def test_every_form_keeps_the_outputs(
         ]
     ):
         about = subject(tmp_path, source, form.opset)
-        path, result = written(
+        path, result = write_quantized(
             about, form, feeds, tmp_path / f"out-{index}", per_channel=per_channel
         )
         assert len(result.nodes) == len(source.graph.initializer) // 2
@@ -160,7 +160,7 @@ def test_processors_that_are_not_known_get_weights_that_do_not_saturate(tmp_path
     for source, feeds in ((dense(), X), (dense(operator="MatMul"), X), (convolutions(), IMAGE)):
         folder = tmp_path / source.graph.node[0].name
         folder.mkdir()
-        path, _ = written(subject(folder, source), CPU, feeds, folder / "out")
+        path, _ = write_quantized(subject(folder, source), CPU, feeds, folder / "out")
         arrays = map(onnx.numpy_helper.to_array, graphs.parse(path).graph.initializer)
         weights = [array for array in arrays if array.dtype == np.int8 and array.ndim > 1]
         assert weights
@@ -188,7 +188,7 @@ def test_processors_with_exact_products_get_all_8_bits(
     errors = []
     for item in (form, replace(form, weights=REDUCED_INT8)):
         out = tmp_path / str(item.weights.high)
-        path, _ = written(subject(tmp_path, source), item, feeds, out)
+        path, _ = write_quantized(subject(tmp_path, source), item, feeds, out)
         errors.append(1 - cosine(expected, run(path, feeds)[0]))
     assert errors[0] < errors[1] < 1e-3
 
@@ -210,7 +210,7 @@ def test_every_form_holds_without_vnni() -> None:
 @pytest.mark.timeout(TIMEOUT)
 def test_full_weights_are_wrong_without_vnni(tmp_path: Path) -> None:
     """What the two forms are there for: the emulated kernels saturate, else the test before says nothing."""
-    path, _ = written(subject(tmp_path, dense()), EXACT, X, tmp_path / "out")
+    path, _ = write_quantized(subject(tmp_path, dense()), EXACT, X, tmp_path / "out")
     np.savez(tmp_path / "x.npz", x=X["x"])
     program = (
         "import numpy as np, onnxruntime as ort, sys\n"
@@ -226,7 +226,7 @@ def test_full_weights_are_wrong_without_vnni(tmp_path: Path) -> None:
 
 
 def test_tensorrts_form_is_in_front_of_inputs_alone_and_symmetric(tmp_path: Path) -> None:
-    path, _ = written(subject(tmp_path, convolutions(2)), TENSORRT, IMAGE, tmp_path / "out")
+    path, _ = write_quantized(subject(tmp_path, convolutions(2)), TENSORRT, IMAGE, tmp_path / "out")
     q, dq = "QuantizeLinear", "DequantizeLinear"
     assert operators(path) == [q, dq, dq, "Conv", "Relu", q, dq, dq, "Conv", "Relu"]
     model = graphs.parse(path)
@@ -248,7 +248,7 @@ def test_tensorrt_builds_it(precision: str, per_channel: bool, tmp_path: Path) -
     text = '() => (float["n", 32] z) { [flat] flat = Flatten(y) [product] z = MatMul(flat, m) }'
     extend(source, text, weight("m", random(2048, 32) / 45))
     about = subject(tmp_path, source, form.opset)
-    path, result = written(about, form, IMAGE, tmp_path / "out", per_channel=per_channel)
+    path, result = write_quantized(about, form, IMAGE, tmp_path / "out", per_channel=per_channel)
     assert len(result.nodes) == 3
     built = build_engine(tmp_path / "engine", path, "8.9", [2, 3, 16, 16])
     assert built.engine.nodes_accelerated == built.engine.nodes_total
@@ -275,7 +275,7 @@ def kernels(path: Path, root: Path) -> set[str]:
 def test_onnx_runtimes_form_runs_on_integers(
     source: ModelProto, feeds: Arrays, kernel: str, single: str, tmp_path: Path
 ) -> None:
-    path, _ = written(subject(tmp_path, source), CPU, feeds, tmp_path / "out")
+    path, _ = write_quantized(subject(tmp_path, source), CPU, feeds, tmp_path / "out")
     operator_types = kernels(path, tmp_path)
     assert kernel in operator_types
     assert single not in operator_types
@@ -284,8 +284,8 @@ def test_onnx_runtimes_form_runs_on_integers(
 def test_dynamic_quantisation_is_fused_and_close(tmp_path: Path) -> None:
     source = dense(operator="MatMul")
     text = "() => () { [gemm] m2 = Gemm <alpha = 0.5, beta = 2.0, transB = 1> (r1, w2, b2) }"
-    source.graph.node[6].CopyFrom(parsed(text).graph.node[0])
-    path, result = written(subject(tmp_path, source), DYNAMIC, X, tmp_path / "out")
+    source.graph.node[6].CopyFrom(parse_text(text).graph.node[0])
+    path, result = write_quantized(subject(tmp_path, source), DYNAMIC, X, tmp_path / "out")
     assert list(result.nodes) == [
         "matmul-0 (MatMul)",
         "matmul-1 (MatMul)",
@@ -330,7 +330,7 @@ def test_nodes_in_bodies_are_left_and_reported(tmp_path: Path) -> None:
             else_branch = b () => (float["n", 64] b) { ["inside-b"] b = MatMul(x, w0) }> }""",
     )
     feeds = {**X, "c": np.array(True)}
-    path, result = written(subject(tmp_path, source), TENSORRT, feeds, tmp_path / "out")
+    path, result = write_quantized(subject(tmp_path, source), TENSORRT, feeds, tmp_path / "out")
     assert set(result.kept) == {"inside-a (MatMul)", "inside-b (MatMul)"}
     assert cosine(run(source, feeds)[1], run(path, feeds)[1]) == pytest.approx(
         1
@@ -338,12 +338,12 @@ def test_nodes_in_bodies_are_left_and_reported(tmp_path: Path) -> None:
 
 
 def test_shared_weights_and_activations_are_quantised_once(tmp_path: Path) -> None:
-    source = parsed(
+    source = parse_text(
         """(float["n", 64] x) => (float["n", 64] y) {
         [first] a = MatMul(x, w) [second] b = MatMul(x, w) [sum] y = Add(a, b) }""",
         weight("w", random(64, 64)),
     )
-    path, _ = written(subject(tmp_path, source), TENSORRT, X, tmp_path / "out")
+    path, _ = write_quantized(subject(tmp_path, source), TENSORRT, X, tmp_path / "out")
     assert operators(path).count("QuantizeLinear") == 1
     assert operators(path).count("DequantizeLinear") == 2
     assert len([item for item in graphs.parse(path).graph.initializer if len(item.dims) == 2]) == 1
@@ -352,14 +352,14 @@ def test_shared_weights_and_activations_are_quantised_once(tmp_path: Path) -> No
 def test_a_result_that_is_an_output_keeps_its_name(tmp_path: Path) -> None:
     source = convolutions(2)
     source.graph.output.append(value("c0", "n", 8, 16, 16))  # in front of the activation
-    path, _ = written(subject(tmp_path, source), CPU, IMAGE, tmp_path / "out")
+    path, _ = write_quantized(subject(tmp_path, source), CPU, IMAGE, tmp_path / "out")
     for expected, actual in zip(run(source, IMAGE), run(path, IMAGE), strict=True):
         assert cosine(expected, actual) > 0.999
 
 
 def test_an_opset_that_has_no_quantisation_by_channel_is_raised(tmp_path: Path) -> None:
     about = subject(tmp_path, convolutions(opset=11), 13)
-    path, _ = written(about, TENSORRT, IMAGE, tmp_path / "out")
+    path, _ = write_quantized(about, TENSORRT, IMAGE, tmp_path / "out")
     assert graphs.default_opset(graphs.parse(path)) == 13
     run(path, IMAGE)
 

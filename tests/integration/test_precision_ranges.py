@@ -12,12 +12,12 @@ from enginewright_runtime.prepare.quantize import calibration, observing, ranges
 from enginewright_runtime.prepare.quantize.calibration import CalibrationData
 from enginewright_runtime.prepare.quantize.observing import ValueLimits
 
-from tests.support.broken_models import parsed
+from tests.support.broken_models import parse_text
 from tests.support.converting import run
 from tests.support.quantizing import dense, random
 
 
-def saved(root: Path, model: onnx.ModelProto) -> Path:
+def write_model(root: Path, model: onnx.ModelProto) -> Path:
     onnx.save_model(model, root / "model.onnx")
     return root / "model.onnx"
 
@@ -33,7 +33,7 @@ def data(root: Path, **arrays: np.ndarray) -> CalibrationData:
 
 
 def test_limits_cover_all_samples(tmp_path: Path) -> None:
-    path = saved(tmp_path, dense(2))
+    path = write_model(tmp_path, dense(2))
     samples = [{"x": random(3, 64, seed=seed)} for seed in range(4)]
     limits = observing.limits(path, ["x", "s0", "y"], samples)
     every = np.concatenate([sample["x"] for sample in samples])
@@ -45,7 +45,9 @@ def test_limits_cover_all_samples(tmp_path: Path) -> None:
 
 
 def test_values_that_are_never_finite_have_no_range(tmp_path: Path) -> None:
-    path = saved(tmp_path, parsed('(float["n", 4] x) => (float["n", 4] y) { [log] y = Log(x) }'))
+    path = write_model(
+        tmp_path, parse_text('(float["n", 4] x) => (float["n", 4] y) { [log] y = Log(x) }')
+    )
     limits = observing.limits(path, ["x", "y"], [{"x": np.full((1, 4), -1, np.float32)}])
     assert limits["x"].seen
     assert not limits["y"].seen
@@ -53,14 +55,14 @@ def test_values_that_are_never_finite_have_no_range(tmp_path: Path) -> None:
 
 
 def test_a_sample_that_the_model_refuses_is_reported_and_nothing_is_left(tmp_path: Path) -> None:
-    path = saved(tmp_path, dense(1))
+    path = write_model(tmp_path, dense(1))
     with pytest.raises(SessionError, match="x"):
         observing.limits(path, ["y"], [{"x": random(1, 63)}])
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
 
 
 def test_only_single_values_of_the_main_graph_are_observed() -> None:
-    model = parsed(
+    model = parse_text(
         """(float[1] x, int64[1] i) => (double[1] d) {
         a = Cast <to = 1> (i) y = Add(a, x) d = Cast <to = 11> (y) }"""
     )
@@ -81,7 +83,7 @@ def test_tensors_observed_at_once_are_bounded() -> None:
 
 def test_histograms_count_every_value_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observing, "_RUN_BYTES", 64 * 4 * 4)  # two values a pass
-    path = saved(tmp_path, dense(2))
+    path = write_model(tmp_path, dense(2))
     samples = [{"x": random(2, 64, seed=seed)} for seed in range(3)]
     passes = []
 
@@ -124,7 +126,7 @@ def test_entropy_cuts_a_few_outliers_off_and_not_a_plain_distribution() -> None:
 def test_methods_on_data_with_an_outlier(method: ranges.Method, tmp_path: Path) -> None:
     array = random(400, 64)
     array[7, 7] = 500
-    path = saved(tmp_path, dense(1))
+    path = write_model(tmp_path, dense(1))
     reported: list[float] = []
     calibrated = ranges.calibrate(
         path, ["x", "y"], data(tmp_path, x=array), method, reported.append
@@ -141,7 +143,7 @@ def test_methods_on_data_with_an_outlier(method: ranges.Method, tmp_path: Path) 
 
 def test_entropy_of_both_signs_is_of_absolute_values() -> None:
     histogram = observing.ValueHistogram(-1.0, 3.0, np.array([4, 0, 0, 2], np.int64))
-    assert ranges.folded(histogram) == [4, 0, 0, 2]  # middles 0.5, 0.5, 1.5 and 2.5 of 3
+    assert ranges.fold(histogram) == [4, 0, 0, 2]  # middles 0.5, 0.5, 1.5 and 2.5 of 3
 
 
 def test_limits_of_nothing() -> None:

@@ -16,7 +16,7 @@ from enginewright_contract.task import STORE_PATH, TASK_VARIABLE
 from typing_extensions import override
 
 from tests.support import broken_models as broken
-from tests.support.preflight_runs import asked
+from tests.support.preflight_runs import make_request
 
 
 class Failing(Stages):
@@ -46,7 +46,7 @@ class Failing(Stages):
         return 1
 
 
-def failed(stage: str, reason: Reason) -> StageReport:
+def make_failure(stage: str, reason: Reason) -> StageReport:
     """Return the report of a stage that failed, with a warning."""
     warning = Finding(severity="warning", reason=Reason.CALIBRATION_TOO_SMALL, cause="earlier")
     failure = Finding(reason=reason, cause="why")
@@ -60,7 +60,7 @@ def stages() -> Iterator[Failing]:
     stages.close()
 
 
-def checked(
+def run_check(
     path: Path, stages: Stages, at_once: int, *names: str
 ) -> tuple[Result, list[tuple[str, str]]]:
     """Look at a model; return the result and what was reported meanwhile."""
@@ -68,7 +68,7 @@ def checked(
     with workspace(stages) as place:
         with place.pod("probe") as pod:
             held = pod.facts()
-        request = asked(path, *names)
+        request = make_request(path, *names)
         result = check(request, place, held, lambda *stage: reported.append(stage), at_once)
     return result, reported
 
@@ -81,8 +81,8 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_no_stage_begins_after_one_that_failed(model: Path, stages: Failing) -> None:
-    stages.fails["prepare-cpu-any"] = [failed("fetch", Reason.SOURCE_UNREACHABLE)]
-    result, reported = checked(model, stages, 1, "cpu")
+    stages.fails["prepare-cpu-any"] = [make_failure("fetch", Reason.SOURCE_UNREACHABLE)]
+    result, reported = run_check(model, stages, 1, "cpu")
     assert result.targets["cpu"].reason == "SourceUnreachable"
     assert reported == [("cpu", "fetch")]
 
@@ -101,15 +101,15 @@ def test_an_invalid_model_is_read_again(tmp_path: Path, model: Path) -> None:
 def short() -> dict[str, list[StageReport]]:
     """Return what a prepare and an engine Job report that lack memory and disk."""
     return {
-        "prepare-tensorrt-rtx": [failed("golden", Reason.OUT_OF_MEMORY)],
-        "prepare-cpu-any": [failed("fetch", Reason.STORAGE_FULL)],
-        "engine-sm89": [failed("build", Reason.BUILD_OUT_OF_MEMORY)],
+        "prepare-tensorrt-rtx": [make_failure("golden", Reason.OUT_OF_MEMORY)],
+        "prepare-cpu-any": [make_failure("fetch", Reason.STORAGE_FULL)],
+        "engine-sm89": [make_failure("build", Reason.BUILD_OUT_OF_MEMORY)],
     }
 
 
 def test_a_job_without_memory_runs_again_alone(model: Path, stages: Failing) -> None:
     stages.fails = short()
-    result, _ = checked(model, stages, 2, "sm86", "sm89", "cpu")
+    result, _ = run_check(model, stages, 2, "sm86", "sm89", "cpu")
     assert not any(stages.fails.values())
     assert {name: target.reason for name, target in result.targets.items()} == {
         "sm86": None,
@@ -121,20 +121,20 @@ def test_a_job_without_memory_runs_again_alone(model: Path, stages: Failing) -> 
 
 def test_the_report_of_the_first_run_is_discarded(model: Path, stages: Failing) -> None:
     stages.fails = {
-        "prepare-tensorrt-rtx": [failed("fetch", Reason.INVALID_MODEL)],
+        "prepare-tensorrt-rtx": [make_failure("fetch", Reason.INVALID_MODEL)],
         "prepare-cpu-any": [
-            failed("golden", Reason.OUT_OF_MEMORY),
-            failed("fetch", Reason.SOURCE_UNREACHABLE),
+            make_failure("golden", Reason.OUT_OF_MEMORY),
+            make_failure("fetch", Reason.SOURCE_UNREACHABLE),
         ],
     }
-    result, _ = checked(model, stages, 2, "sm89", "cpu")
+    result, _ = run_check(model, stages, 2, "sm89", "cpu")
     assert result.targets["cpu"].reason == "SourceUnreachable"
     assert "OutOfMemory" not in {finding.reason for finding in result.findings}
 
 
 def test_a_job_that_ran_alone_does_not_run_again(model: Path, stages: Failing) -> None:
     stages.fails = short()
-    result, reported = checked(model, stages, 1, "sm89", "cpu")
+    result, reported = run_check(model, stages, 1, "sm89", "cpu")
     assert {name: target.reason for name, target in result.targets.items()} == {
         "sm89": "OutOfMemory",
         "cpu": "StorageFull",

@@ -195,7 +195,7 @@ def packages(combination: str) -> set[str]:
     return names
 
 
-def named_extras() -> set[str]:
+def find_extras() -> set[str]:
     """Return every combination of extras that our words and files tell people to install."""
     texts = [
         (REPOSITORY / ".pre-commit-hooks.yaml").read_text(),
@@ -208,7 +208,7 @@ def named_extras() -> set[str]:
 
 
 def test_every_extra_that_is_named_is_there_and_brings_one_onnx_runtime() -> None:
-    named = named_extras()
+    named = find_extras()
     assert {"preflight", "preflight,rtx", "preflight-openvino", "preflight-gpu"} <= named
     for item in named:
         names = packages(item)

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from enginewright_cli.preflight.stopping import stopped_by_signals
+from enginewright_cli.preflight.stopping import stop_on_signals
 
 from tests.support import broken_models as broken
 from tests.support.preflight_runs import Desk
@@ -88,7 +88,7 @@ def test_an_interrupt_once_a_phase_is_over(
         lambda: list(desk.scratch.glob(f"*/store/{mark}")) or process.poll() is not None, mark, 100
     )
     assert process.poll() is None, "it ended before the phase was seen"
-    interrupted(desk, process, number)
+    interrupt_run(desk, process, number)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -96,10 +96,10 @@ def test_an_interrupt_during_the_probe(desk: Desk, number: signal.Signals) -> No
     shutil.rmtree(desk.cache)
     process = desk.start(desk.save(broken.relu()), *CPU)
     until(lambda: list(desk.scratch.glob("*/probe/dev")), "the probe")
-    interrupted(desk, process, number)
+    interrupt_run(desk, process, number)
 
 
-def interrupted(desk: Desk, process: "subprocess.Popen[str]", number: signal.Signals) -> None:
+def interrupt_run(desk: Desk, process: "subprocess.Popen[str]", number: signal.Signals) -> None:
     """Interrupt a run; see it say so, and leave nothing."""
     process.send_signal(number)
     process.send_signal(number)  # people press it more than once
@@ -121,7 +121,7 @@ def test_a_signal_while_another_is_handled() -> None:
             signal.raise_signal(signal.SIGTERM)
         return again
 
-    with stopped_by_signals() as stop:
+    with stop_on_signals() as stop:
         sys.settrace(again)
         try:
             signal.raise_signal(signal.SIGTERM)
@@ -135,7 +135,7 @@ def test_an_interrupt_while_many_models_are_looked_at(desk: Desk) -> None:
     models = [desk.save(broken.endless(), f"{number}.onnx") for number in range(3)]
     process = desk.start(*models, *CPU, "--jobs", "2")
     until(lambda: len(list(desk.scratch.glob("*/*/work/converted.json"))) == 2, "two of three", 100)
-    interrupted(desk, process, signal.SIGINT)
+    interrupt_run(desk, process, signal.SIGINT)
 
 
 def test_a_full_disk(desk: Desk, models: Path, mounted: Callable[..., Path]) -> None:
@@ -215,8 +215,8 @@ def test_a_crash_in_the_middle(
 ) -> None:
     process = desk.start(desk.save(broken.endless()), *CPU)
     until(lambda: list(desk.scratch.glob("*/*/work/converted.json")), "stage golden", 100)
-    until(lambda: desk.named("isolated"), "a child of stage golden")
-    for item in desk.named(program):
+    until(lambda: desk.find_named("isolated"), "a child of stage golden")
+    for item in desk.find_named(program):
         os.kill(item, number)
     out, reported = process.communicate(timeout=60)
     assert "Traceback" not in reported

@@ -7,14 +7,14 @@ import signal
 
 from enginewright_cli.preflight import many
 from enginewright_cli.preflight.outputs import Outputs
-from enginewright_cli.preflight.progress import shown
+from enginewright_cli.preflight.progress import show_progress
 from enginewright_cli.preflight.stages import JOB_SECONDS, Stages
 from enginewright_cli.preflight.stopping import Stop
 from rich.console import Console
 from typing_extensions import override
 
 from tests.support import broken_models as broken
-from tests.support.preflight_runs import HELD, Desk, asked
+from tests.support.preflight_runs import HELD, Desk, make_request
 from tests.support.waiting import until
 
 CPU = ("--target", "cpu")
@@ -46,7 +46,7 @@ def test_a_model_that_cannot_be_looked_at_stops_no_other(desk: Desk) -> None:
     good = desk.save(broken.relu(), "good.onnx")
     process = desk.start(first, good, *CPU, "--json", "--jobs", "1")
     until(lambda: list(desk.scratch.glob("*/*/work/converted.json")), "stage golden", 100)
-    (stage,) = desk.named("enginewright_ru")
+    (stage,) = desk.find_named("enginewright_ru")
     os.kill(stage, signal.SIGKILL)
     out, _ = process.communicate(timeout=100)
     reported = json.loads(out)
@@ -86,8 +86,10 @@ class NoProcesses(Stages):
 
 def test_stages_that_cannot_begin_are_the_result_of_that_model(desk: Desk) -> None:
     settings = many.RunSettings(HELD, "", None, Outputs(), 2, NoProcesses(), Stop(), JOB_SECONDS)
-    requests = [asked(desk.save(broken.relu(), name), "cpu") for name in ("a.onnx", "b.onnx")]
-    with shown(Console(quiet=True), 2) as watcher:
+    requests = [
+        make_request(desk.save(broken.relu(), name), "cpu") for name in ("a.onnx", "b.onnx")
+    ]
+    with show_progress(Console(quiet=True), 2) as watcher:
         results, _ = many.check_all(requests, settings, watcher)
     assert [result.targets["cpu"].reason for result in results] == ["InternalError"] * 2
     assert results[0].targets["cpu"].message == "Resource temporarily unavailable"

@@ -133,7 +133,7 @@ class Slow(Progress):
 def test_the_last_note_is_shown_last() -> None:
     progress = Slow()
     live = _Live(progress, 1)
-    live.started("a.onnx")
+    live.on_started("a.onnx")
     progress.meanwhile = threading.Thread(target=lambda: live.stage("a.onnx", "sm89", "fetch"))
     live.stage("a.onnx", "cpu", "fetch")
     progress.meanwhile.join(60)

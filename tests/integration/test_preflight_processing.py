@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from hack.samples import text_steps
-from tests.integration.test_docs_processing import infer, served
+from tests.integration.test_docs_processing import infer, prepare_served
 from tests.support import processing
-from tests.support.broken_models import initializer, parsed
+from tests.support.broken_models import initializer, parse_text
 from tests.support.preflight_runs import Desk
 from tests.support.serving import Server
 
@@ -52,7 +52,7 @@ def test_the_sample_is_checked_and_served(desk: Desk, tmp_path: Path) -> None:
     place = tmp_path / "served"
     place.mkdir()
     shutil.copytree(desk.root, place / "source")
-    task = served(place, (desk.root / "mood.yaml").read_text())
+    task = prepare_served(place, (desk.root / "mood.yaml").read_text())
     with Server(place, task) as server:
         assert infer(server, text_steps.REQUEST) == {"verdict": ["good"]}
         other = json.loads(json.dumps(text_steps.REQUEST))
@@ -83,7 +83,7 @@ def test_a_configuration_has_the_steps(desk: Desk) -> None:
 
 def failing() -> onnx.ModelProto:
     """Return score [n] -> verdict [n], which fails on every score but 0."""
-    return parsed(
+    return parse_text(
         """(float["n"] score) => (string["n"] verdict) {
         number = Cast <to = 7> (score) verdict = Gather(labels, number) }""",
         initializer("labels", ["none"], object),

@@ -11,7 +11,7 @@ from onnx import helper
 
 from tests.support import bare_builder
 from tests.support import broken_models as broken
-from tests.support.engines import mixed
+from tests.support.engines import build_mixed
 from tests.support.preflight_runs import Desk
 from tests.support.quantizing import random, weight
 
@@ -96,7 +96,9 @@ def test_an_engine_that_cannot_be_served(models: Path, desk: Desk) -> None:
 
 
 def test_a_model_in_parts_is_one_that_backend_tensorrt_would_refuse(desk: Desk) -> None:
-    code, reported = desk.run_json(desk.save(mixed()), "--target", "sm89", "--budget", "allow")
+    code, reported = desk.run_json(
+        desk.save(build_mixed()), "--target", "sm89", "--budget", "allow"
+    )
     assert (code, reported["verdict"]) == (0, "warn")
     (cause,) = [
         item for item in reported["findings"] if "backend tensorrt would" in item["message"]

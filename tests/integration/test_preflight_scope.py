@@ -9,7 +9,7 @@ from tests.support.plan_objects import image_facts
 from tests.support.preflight_runs import Desk
 
 
-def held(*backends: str) -> ImageFacts:
+def make_facts(*backends: str) -> ImageFacts:
     return image_facts("cpu").model_copy(update={"backends": dict.fromkeys(backends, "1.2")})
 
 
@@ -30,7 +30,7 @@ def test_unexamined_targets_are_unknown(
     target: str, looked: list[str], unknown: str | None
 ) -> None:
     targets = [parse(item) for item in looked]
-    facts = held("cpu", "openvino", "cuda", "tensorrt-rtx")
+    facts = make_facts("cpu", "openvino", "cuda", "tensorrt-rtx")
     reported = scope(parse(target), targets, facts)
     assert reported.startswith(
         f"backend {parse(target).backend} 1.2 (onnxruntime 1.31.1), as installed"

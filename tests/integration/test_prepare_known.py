@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright_contract.keys import prepared_keys
+from enginewright_contract.keys import compute_prepared_keys
 from enginewright_contract.report import Published
 from enginewright_contract.task import PREPARE_STAGES, PrepareTask
 
@@ -20,7 +20,7 @@ def of_image(task: PrepareTask, pipeline: str | None = PIPELINE) -> PrepareTask:
     return task.model_copy(update={"pipeline": pipeline})
 
 
-def emptied(place: Workplace) -> Workplace:
+def empty_workplace(place: Workplace) -> Workplace:
     """Return the folders as another Job's pod has them."""
     shutil.rmtree(place.root / "work")
     (place.root / "work").mkdir()
@@ -29,11 +29,11 @@ def emptied(place: Workplace) -> Workplace:
 
 def again(place: Workplace, task: PrepareTask) -> list[Outcome]:
     """Run all stages in the pod of another Job."""
-    emptied(place)
+    empty_workplace(place)
     return [place.stage(name, task) for name in PREPARE_STAGES]
 
 
-def prepared(place: Workplace, task: PrepareTask) -> Published:
+def prepare_model(place: Workplace, task: PrepareTask) -> Published:
     _, outcome = place.prepare(task)
     assert not outcome.published.cached
     return outcome.published
@@ -55,7 +55,7 @@ def is_known(outcomes: list[Outcome]) -> bool:
 
 def test_only_fetch_has_something_to_do_and_reports_the_same(place: Workplace) -> None:
     task = of_image(place.task(place.put("m.onnx", broken.relu())))
-    first = prepared(place, task)
+    first = prepare_model(place, task)
     moved = task.model_copy(update={"source_uri": place.put("moved.onnx", broken.relu())})
     outcomes = again(place, moved)
     assert is_known(outcomes)
@@ -71,12 +71,12 @@ def test_external_data_and_samples_count(place: Workplace) -> None:
     place.put("w.bin", broken.weights())
     uri = place.put("m.onnx", broken.external("w.bin"))
     task = of_image(place.task(uri, samples_uri="pvc://samples/s.npz"))
-    first = prepared(place, task)
+    first = prepare_model(place, task)
     outcomes = again(place, task)
     assert is_known(outcomes)
     assert outcomes[-1].published.data == first.data
     np.savez(place.root / "samples/s.npz", x=np.zeros((1, 4), np.float32))
-    assert prepared(emptied(place), task).key != first.key
+    assert prepare_model(empty_workplace(place), task).key != first.key
 
 
 def cut(artifact: Path) -> None:
@@ -100,9 +100,9 @@ def test_a_lost_or_damaged_artefact_is_prepared_again(
     damage: Callable[[Path], None], place: Workplace
 ) -> None:
     task = of_image(place.task(place.put("m.onnx", broken.relu())))
-    first = prepared(place, task)
+    first = prepare_model(place, task)
     damage(place.root / "store/prepared" / first.key)
-    assert prepared(emptied(place), task) == first
+    assert prepare_model(empty_workplace(place), task) == first
     assert is_known(again(place, task))
 
 
@@ -111,7 +111,7 @@ def test_a_lost_or_damaged_artefact_is_prepared_again(
 @pytest.mark.parametrize("pipeline", ["2" * 64, None])
 def test_an_image_with_other_stages_runs_them(pipeline: str | None, place: Workplace) -> None:
     task = of_image(place.task(place.put("m.onnx", broken.relu())))
-    prepared(place, task)
+    prepare_model(place, task)
     other = of_image(task, pipeline)
     assert not is_known(again(place, other))
     assert is_known(again(place, other)) == (pipeline is not None)
@@ -120,14 +120,14 @@ def test_an_image_with_other_stages_runs_them(pipeline: str | None, place: Workp
 
 def test_a_recipe_that_makes_another_artefact_runs_all_stages(place: Workplace) -> None:
     task = of_image(place.task(place.put("m.onnx", broken.relu())))
-    first = prepared(place, task)
+    first = prepare_model(place, task)
     other = of_image(place.task(task.source_uri, rtol=0.5))
     assert place.complete(other).published.key != first.key
 
 
 def test_a_lost_record_costs_one_run(place: Workplace) -> None:
     task = of_image(place.task(place.put("m.onnx", broken.relu())))
-    prepared(place, task)
+    prepare_model(place, task)
     shutil.rmtree(place.root / "store/caches")
     assert not is_known(again(place, task))
     assert is_known(again(place, task))
@@ -136,7 +136,7 @@ def test_a_lost_record_costs_one_run(place: Workplace) -> None:
 def test_an_artefact_without_reported_facts_is_unknown(place: Workplace) -> None:
     """As those of earlier versions, whose manifests had no signature."""
     task = of_image(place.task(place.put("m.onnx", broken.relu())))
-    first = prepared(place, task)
+    first = prepare_model(place, task)
     manifest = place.root / "store/prepared" / first.key / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"signature":', '"signed":'))
     assert not is_known(again(place, task))
@@ -146,8 +146,8 @@ def test_an_artefact_under_a_key_of_an_earlier_version_is_known(place: Workplace
     np.savez(place.root / "samples/s.npz", x=np.ones((1, 4), np.float32))
     uri = place.put("m.onnx", broken.relu())
     task = of_image(place.task(uri, samples_uri="pvc://samples/s.npz"))
-    first = prepared(place, task)
-    keys = prepared_keys(first.model_digest, task.recipe, first.data)
+    first = prepare_model(place, task)
+    keys = compute_prepared_keys(first.model_digest, task.recipe, first.data)
     assert keys[0] == first.key
     rename_artifact(place.root / "store", *keys)
     assert not is_known(again(place, task)), "its stages have not passed with that artefact"
@@ -155,14 +155,16 @@ def test_an_artefact_under_a_key_of_an_earlier_version_is_known(place: Workplace
     assert is_known(outcomes)
     assert outcomes[-1].published.key == keys[1]
     cut(place.root / "store/prepared" / keys[1])
-    assert prepared(emptied(place), task).key == keys[1], "what is damaged is replaced in its place"
+    assert prepare_model(empty_workplace(place), task).key == keys[1], (
+        "what is damaged is replaced in its place"
+    )
     without_manifest(place.root / "store/prepared" / keys[1])
-    assert prepared(emptied(place), task).key in keys
+    assert prepare_model(empty_workplace(place), task).key in keys
 
 
 def test_content_that_is_not_the_pinned_one_is_refused_first(place: Workplace) -> None:
     task = of_image(place.task(place.put("m.onnx", broken.relu())))
-    prepared(place, task)
+    prepare_model(place, task)
     last, outcome = place.prepare(task.model_copy(update={"pinned": {"model": "0" * 64}}))
     assert (last, outcome.report.reason) == ("fetch", "SourceChanged")
     place.complete(task)

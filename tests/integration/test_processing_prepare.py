@@ -11,7 +11,7 @@ from enginewright_runtime.session.extensions import bundled
 from enginewright_runtime.session.processing.steps import LoadedSteps
 
 from tests.support import processing
-from tests.support.broken_models import extend, parsed
+from tests.support.broken_models import extend, parse_text
 from tests.support.engines import EnginePlace
 from tests.support.preparing import Workplace
 
@@ -82,7 +82,7 @@ def refusal(space: Workplace, task: PrepareTask) -> tuple[Reason | None, str]:
     return outcome.report.reason, outcome.message
 
 
-def renamed(model: onnx.ModelProto, old: str, new: str) -> onnx.ModelProto:
+def rename_tensors(model: onnx.ModelProto, old: str, new: str) -> onnx.ModelProto:
     for item in (*model.graph.input, *model.graph.output):
         item.name = new if item.name == old else item.name
     for node in model.graph.node:
@@ -102,11 +102,11 @@ def test_steps_must_connect(space: Workplace) -> None:
             "the model takes 'pixels' as FP32[-1,3,8,8], and spec.processing.before[0] has 'pixels' as",
         ),
         (
-            renamed(processing.decoder(), "pixels", "picture"),
+            rename_tensors(processing.decoder(), "pixels", "picture"),
             "nothing takes an output of spec.processing.before[0] ('picture')",
         ),
         (
-            renamed(processing.decoder(), "image", "scores"),
+            rename_tensors(processing.decoder(), "image", "scores"),
             "the model produces 'scores', which is already a value of spec.processing.before[0]",
         ),
     ]
@@ -176,7 +176,7 @@ def test_an_engine_has_the_steps_of_its_prepared_model(tmp_path: Path) -> None:
 def test_steps_feed_one_another(space: Workplace) -> None:
     def pass_on(number: int) -> onnx.ModelProto:
         before, after = f"value_{number}", f"value_{number + 1}"
-        return parsed(
+        return parse_text(
             f'(float["n"] {before}) => (float["n"] {after}) {{ {after} = Identity({before}) }}'
         )
 

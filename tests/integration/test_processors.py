@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import onnx
 import pytest
-from enginewright_contract.keys import prepared_key
+from enginewright_contract.keys import compute_prepared_key
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.processors import (
     Feature,
@@ -34,7 +34,7 @@ from tests.support.processors import (
     python_without_vnni,
     without_vnni,
 )
-from tests.support.quantizing import cosine, dense, quantized_by, random, work
+from tests.support.quantizing import cosine, dense, quantize_by, random, work
 from tests.support.serving import Server, read_report
 
 VNNI = Processor(architecture="x86_64", features=(Feature.AVX2, Feature.VNNI), exact_products=True)
@@ -154,7 +154,7 @@ def test_which_models_saturate(tmp_path: Path) -> None:
         ("signed", form_of("INT8", "tensorrt"), "cpu", False),  # ONNX Runtime sums these in 32 bits
         ("signed-openvino", form_of("INT8", "tensorrt"), "openvino", True),
     ]:
-        path = quantized_by(form, dense(), feeds, tmp_path / name)
+        path = quantize_by(form, dense(), feeds, tmp_path / name)
         assert saturable(graphs.parse(path), path.parent, backend) is expected, name
     assert not saturable(dense(), tmp_path, "cpu")
 
@@ -169,7 +169,7 @@ def test_keys_of_all_other_models_stay() -> None:
     recipe = Recipe(backend="cpu", ort_version="1.31.1", max_opset=26, max_ir_version=13)
     assert "int8_products" not in recipe.model_dump(mode="json", exclude_none=True)
     keys = {
-        prepared_key("d", recipe.model_copy(update={"int8_products": products}), {})
+        compute_prepared_key("d", recipe.model_copy(update={"int8_products": products}), {})
         for products in (None, "any", "exact")
     }
     assert len(keys) == 3
@@ -246,7 +246,7 @@ for root in sys.argv[1:]:
 @pytest.mark.timeout(TIMEOUT)
 def test_stage_quantize_knows_the_processor_that_it_runs_on(tmp_path: Path) -> None:
     feeds = {"x": random(4, 64)}
-    full = quantized_by(form_of("INT8", "cpu", "exact"), dense(), feeds, tmp_path / "q")
+    full = quantize_by(form_of("INT8", "cpu", "exact"), dense(), feeds, tmp_path / "q")
     asked = recipe(precision="INT8", int8_products="exact")
     for name, model, how in (("asked", dense(), asked), ("came", full, recipe())):
         root = tmp_path / name
@@ -285,7 +285,7 @@ def test_openvino_saturates_alike_and_is_right_with_weights_of_7_bits(
     feeds = {"x": random(4, 64)}
     np.savez(tmp_path / "x.npz", x=feeds["x"])
     paths = [
-        quantized_by(form_of("INT8", "openvino", products), dense(), feeds, tmp_path / products)
+        quantize_by(form_of("INT8", "openvino", products), dense(), feeds, tmp_path / products)
         for products in _PRODUCTS
     ]
     command = without_vnni(python=str(openvino_python))

@@ -54,9 +54,9 @@ def unix_socket(path: Path) -> None:
 
 
 CASES = (
-    Case("bodies past protobuf's depth", lambda: hostile.nested_bodies(33), Reason.INVALID_MODEL,
+    Case("bodies past protobuf's depth", lambda: hostile.nest_bodies(33), Reason.INVALID_MODEL,
          "deeper than protobuf parsers accept"),
-    Case("bodies as deep as can be", lambda: hostile.nested_bodies(31), None, "63 nodes"),
+    Case("bodies as deep as can be", lambda: hostile.nest_bodies(31), None, "63 nodes"),
     Case("a million nodes", lambda: hostile.many_nodes(1_000_000), Reason.MODEL_TOO_LARGE,
          "more than 500000 nodes"),
     Case("nodes of two bytes", lambda: hostile.two_byte_nodes(2_000_000), Reason.MODEL_TOO_LARGE,

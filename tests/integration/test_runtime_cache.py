@@ -25,13 +25,13 @@ DEVICE = Device(Driver(needed=True, present=True, version="13.1"), "8.9")
 ENGINE, OTHER = "e" * 64, "f" * 64
 
 
-def started(root: Path, engine: str = ENGINE, device: Device = DEVICE) -> RuntimeCache:
+def start_cache(root: Path, engine: str = ENGINE, device: Device = DEVICE) -> RuntimeCache:
     return present(RuntimeCache.open(root, engine, device))
 
 
 def ready(root: Path, kernels: bytes = b"kernels") -> RuntimeCache:
     """Have a start that gets ready."""
-    cache = started(root)
+    cache = start_cache(root)
 
     def run_all() -> None:
         (cache.folder / "part-0").write_bytes(kernels)
@@ -44,7 +44,7 @@ def ready(root: Path, kernels: bytes = b"kernels") -> RuntimeCache:
 def test_the_next_start_reuses_compiled_kernels(tmp_path: Path) -> None:
     first = ready(tmp_path / "cache")
     assert (first.reused, first.bytes) == (False, 7)
-    second = started(tmp_path / "cache")
+    second = start_cache(tmp_path / "cache")
     assert (second.reused, second.bytes, second.folder) == (True, 7, first.folder)
     assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
 
@@ -53,8 +53,8 @@ def test_the_next_start_reuses_compiled_kernels(tmp_path: Path) -> None:
 #   ready start removes | the next start compiles again
 def test_a_start_that_did_not_get_ready_leaves_no_cache(tmp_path: Path) -> None:
     ready(tmp_path)
-    assert started(tmp_path).reused
-    third = started(tmp_path)
+    assert start_cache(tmp_path).reused
+    third = start_cache(tmp_path)
     assert (third.reused, third.bytes) == (False, 0)
 
 
@@ -69,7 +69,7 @@ def test_a_start_that_did_not_get_ready_leaves_no_cache(tmp_path: Path) -> None:
 )
 def test_it_is_of_one_engine_on_one_device(engine: str, device: Device, tmp_path: Path) -> None:
     first = ready(tmp_path)
-    other = started(tmp_path, engine, device)
+    other = start_cache(tmp_path, engine, device)
     assert not other.reused
     assert not first.folder.exists(), "the space is the pod's"
 
@@ -77,7 +77,7 @@ def test_it_is_of_one_engine_on_one_device(engine: str, device: Device, tmp_path
 def test_one_that_is_too_large_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ready(tmp_path, b"x" * 11)
     monkeypatch.setattr(runtime_cache, "_MOST_BYTES", 10)
-    assert not started(tmp_path).reused
+    assert not start_cache(tmp_path).reused
 
 
 def test_files_of_others_are_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -93,11 +93,11 @@ def test_files_of_others_are_not_used(tmp_path: Path, caplog: pytest.LogCaptureF
 def test_a_provider_that_writes_nothing_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cache = started(tmp_path)
+    cache = start_cache(tmp_path)
     cache.fill(lambda: None)
     cache.keep()
     assert "the provider wrote no runtime cache" in caplog.text
-    assert not started(tmp_path).reused
+    assert not start_cache(tmp_path).reused
 
 
 def test_the_session_that_compiles_ends_before_the_one_that_serves(

@@ -52,7 +52,7 @@ def call(server: Server, *metadata: tuple[str, str], rows: int = 1) -> tuple[str
         return status, {name: value for name, value in answered if isinstance(value, str)}
 
 
-def dropped(server: Server) -> float:
+def count_dropped(server: Server) -> float:
     return server.metric('enginewright_request_records_dropped_total{kind="access_log"')
 
 
@@ -176,10 +176,13 @@ def test_a_flood_of_failures_is_logged_in_part(tmp_path: Path) -> None:
         assert server.post(x()).status == 200
         most = 100 + 10 * (time.monotonic() - began) + 1
         # the last line may be written a moment after its response
-        until(lambda: dropped(server) + len(lines(tmp_path)) >= 1000, "each is logged or counted")
+        until(
+            lambda: count_dropped(server) + len(lines(tmp_path)) >= 1000,
+            "each is logged or counted",
+        )
         records = lines(tmp_path)
         assert 100 <= len(records) <= most
-        assert dropped(server) == 1000 - len(records)
+        assert count_dropped(server) == 1000 - len(records)
     assert {record["code"] for record in records} == {"400"}
 
 
@@ -189,7 +192,7 @@ def test_a_full_pipe_holds_up_no_request(tmp_path: Path) -> None:
     with logging_server(tmp_path, before=full, share=1.0) as server:
         request = server.infer_request(x())
         with server.wire() as wire:
-            while not dropped(server):
+            while not count_dropped(server):
                 for _ in range(200):
                     wire.send(request)
                     assert wire.receive().status == 200

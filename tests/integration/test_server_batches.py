@@ -16,7 +16,7 @@ import pytest
 from enginewright_contract.task import ServeTask
 from numpy.typing import NDArray
 
-from tests.support.broken_models import initializer, parsed
+from tests.support.broken_models import initializer, parse_text
 from tests.support.serving import Server, binary_inputs, json_inputs, write_artifact
 
 CLIENTS: Final = 16
@@ -42,7 +42,7 @@ def dense(size: int, *, hidden: int = 0) -> onnx.ModelProto:
     """Return x [batch, size] -> y [batch, 4]; `hidden`: size of a layer between."""
     rng = np.random.default_rng(7)
     inner = hidden or size
-    return parsed(
+    return parse_text(
         f"""(float[batch, {size}] x) => (float[batch, 4] y) {{
         h = MatMul(x, a) r = Tanh(h) y = MatMul(r, b) }}""",
         initializer("a", (rng.standard_normal((size, inner)) / size**0.5).astype(np.float32)),
@@ -72,7 +72,7 @@ def ask(server: Server, send: Callable[[int], NDArray[Any]], client: int) -> lis
     return answers
 
 
-def served(
+def write_served(
     root: Path, built: onnx.ModelProto, sample: NDArray[Any], **changes: Any
 ) -> tuple[ServeTask, ort.InferenceSession]:
     name = built.graph.input[0].name
@@ -85,7 +85,7 @@ def served(
 def test_many_clients_get_their_own_answers_from_fewer_runs(tmp_path: Path, hidden: int) -> None:
     rng = np.random.default_rng(3)
     given = [rng.random((1 + index % 3, 64), np.float32) for index in range(CLIENTS * REQUESTS)]
-    task, session = served(tmp_path, dense(64, hidden=hidden), given[0][:1].repeat(2, 0))
+    task, session = write_served(tmp_path, dense(64, hidden=hidden), given[0][:1].repeat(2, 0))
     with Server(tmp_path, task) as server, ThreadPoolExecutor(CLIENTS) as pool:
         assert batching(server)["max_size"] > 1, batching(server)
         parts = pool.map(lambda client: ask(server, given.__getitem__, client), range(CLIENTS))
@@ -101,11 +101,11 @@ def test_many_clients_get_their_own_answers_from_fewer_runs(tmp_path: Path, hidd
 
 def test_an_invalid_request_fails_alone(tmp_path: Path) -> None:
     table = np.arange(80, dtype=np.float32).reshape(20, 4)
-    built = parsed(
+    built = parse_text(
         "(int64[batch] ids) => (float[batch, 4] y) { y = Gather(table, ids) }",
         initializer("table", table, None),
     )
-    task, _ = served(tmp_path, built, np.arange(6))
+    task, _ = write_served(tmp_path, built, np.arange(6))
 
     def ids(number: int) -> NDArray[np.int64]:
         return np.array([1000 if number < REQUESTS else number % 20])  # all of the first client
@@ -121,10 +121,10 @@ def test_an_invalid_request_fails_alone(tmp_path: Path) -> None:
 
 
 def test_rows_with_a_common_scale_are_not_batched(tmp_path: Path) -> None:
-    built = parsed("""(float[batch, 16] x) => (float[batch, 16] y) {
+    built = parse_text("""(float[batch, 16] x) => (float[batch, 16] y) {
         q, scale, zero = DynamicQuantizeLinear(x) y = DequantizeLinear(q, scale, zero) }""")
     rng = np.random.default_rng(5)
-    task, session = served(tmp_path, built, rng.random((4, 16), np.float32))
+    task, session = write_served(tmp_path, built, rng.random((4, 16), np.float32))
     given = [rng.random((1, 16), np.float32) * (1 + index % 50) for index in range(8 * REQUESTS)]
     with Server(tmp_path, task) as server, ThreadPoolExecutor(8) as pool:
         report = batching(server)
@@ -139,7 +139,9 @@ def test_rows_with_a_common_scale_are_not_batched(tmp_path: Path) -> None:
 
 
 def test_a_request_waits_for_others_where_its_user_wants_that(tmp_path: Path) -> None:
-    task, _ = served(tmp_path, dense(64), np.ones((2, 64), np.float32), batch_delay_seconds=0.3)
+    task, _ = write_served(
+        tmp_path, dense(64), np.ones((2, 64), np.float32), batch_delay_seconds=0.3
+    )
     with Server(tmp_path, task) as server:
         waits: list[float] = []
 
@@ -160,7 +162,7 @@ def test_a_request_waits_for_others_where_its_user_wants_that(tmp_path: Path) ->
 
 
 def test_batches_may_be_switched_off(tmp_path: Path) -> None:
-    task, _ = served(tmp_path, dense(64), np.ones((2, 64), np.float32), batch_size=1)
+    task, _ = write_served(tmp_path, dense(64), np.ones((2, 64), np.float32), batch_size=1)
     with Server(tmp_path, task) as server, ThreadPoolExecutor(CLIENTS) as pool:
         assert batching(server) == {"max_size": 1, "off": "serving.batching.maxSize is 1"}
         ones = np.ones((1, 64), np.float32)

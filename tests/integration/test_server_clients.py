@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.integration.test_server_protocol import KINDS, echo_feeds, echo_model
-from tests.support.broken_models import parsed
+from tests.support.broken_models import parse_text
 from tests.support.programs import run_program
 from tests.support.serving import (
     Server,
@@ -33,11 +33,11 @@ INVALID = "StatusCode.INVALID_ARGUMENT"
 
 def halves_model() -> Any:
     """Return x -> y = 2 x of BF16."""
-    return parsed("""(bfloat16[n] x) => (bfloat16[n] y) {
+    return parse_text("""(bfloat16[n] x) => (bfloat16[n] y) {
         wide = Cast <to = 1> (x) twice = Add(wide, wide) y = Cast <to = 16> (twice) }""")
 
 
-def typed_model() -> Any:
+def build_typed_model() -> Any:
     """Return the echo model without FP16, which has no typed contents."""
     whole = echo_model()
     for part in (whole.graph.node, whole.graph.input, whole.graph.output):
@@ -53,7 +53,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
     typed = {name: array for name, array in feeds.items() if "FP16" not in name}
     made: dict[str, tuple[Any, Any, Any]] = {
         "echo": (echo_model(), [feeds], None),
-        "typed": (typed_model(), [typed], None),
+        "typed": (build_typed_model(), [typed], None),
         "halves": (halves_model(), [{"x": one}], [{"y": np.array([0x4000], np.uint16)}]),
         "slow": (slow_model(), [{"turns": np.array([1], np.int64)}], None),
     }
@@ -209,7 +209,7 @@ def test_the_examples_of_the_documentation(tmp_path: Path) -> None:
     text = (REPOSITORY / "docs/serving.md").read_text()
     examples = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(examples) == 2, "HTTP and gRPC"
-    negative = parsed("(float[1, 3] x) => (float[1, 3] y) { y = Neg(x) }")
+    negative = parse_text("(float[1, 3] x) => (float[1, 3] y) { y = Neg(x) }")
     samples = [{"x": np.ones((1, 3), np.float32)}]
     with Server(tmp_path, write_artifact(tmp_path, negative, samples, name="NAME")) as server:
         for example in examples:

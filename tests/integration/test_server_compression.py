@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tests.integration.test_server_protocol import echo_feeds, echo_model
 from tests.support import waiting
-from tests.support.broken_models import parsed
+from tests.support.broken_models import parse_text
 from tests.support.hostile import costly_deflate
 from tests.support.process_memory import forget_peak, memory_of
 from tests.support.serving import (
@@ -38,7 +38,7 @@ X = np.random.default_rng(1).random((3, 8), np.float32)
 
 def doubling_model() -> Any:
     """Return x [n] -> y = x + x, of FP32, and of INT64 (i, j)."""
-    return parsed(
+    return parse_text(
         "(float[n] x, int64[m] i) => (float[n] y, int64[m] j) { y = Add(x, x) j = Add(i, i) }"
     )
 
@@ -104,7 +104,7 @@ def of_binary(head: bytes, **headers: str) -> dict[str, str]:
     return {"Inference-Header-Content-Length": str(len(head))} | headers
 
 
-def expanded(answer: Answer) -> bytes:
+def decompress_body(answer: Answer) -> bytes:
     """Return the body of an answer before it was compressed."""
     coding = answer.headers.get("content-encoding")
     if coding is None:
@@ -130,7 +130,7 @@ def test_a_compressed_request_is_answered_like_any_other(
     body = compress(head + tensors, coding.lower())
     answer = send(linear, body, kind | {"Content-Encoding": coding}, chunked=chunked)
     assert (answer.status, answer.body) == (200, expected.body)
-    assert expanded(answer) == expected.body
+    assert decompress_body(answer) == expected.body
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
@@ -144,7 +144,7 @@ def test_large_requests_are_expanded_beside_others(
     body = compress(head + tensors, coding)
     answer = send(doubling, body, of_binary(head, **{"Content-Encoding": coding}))
     assert answer.status == 200, answer.body
-    outputs = expanded(answer)[int(answer.headers["inference-header-content-length"]) :]
+    outputs = decompress_body(answer)[int(answer.headers["inference-header-content-length"]) :]
     assert outputs == (x + x).tobytes() + (i + i).tobytes()
 
 
@@ -306,7 +306,7 @@ def test_a_response_is_compressed_for_clients_that_ask_for_it(doubling: Server) 
         answer = send(doubling, body, {"Accept-Encoding": accept})
         assert answer.headers.get("content-encoding") == coding
         assert answer.headers["content-type"] == "application/json"
-        assert expanded(answer) == plain.body
+        assert decompress_body(answer) == plain.body
         if coding:
             assert len(answer.body) < len(plain.body) / 2
     answer = send(doubling, gzip.compress(body), GZIP)
@@ -321,7 +321,7 @@ def test_a_large_response_is_compressed_beside_others(doubling: Server) -> None:
     assert answer.headers["content-encoding"] == "gzip"
     assert len(answer.body) < i.nbytes / 2
     start = int(answer.headers["inference-header-content-length"])
-    whole = expanded(answer)
+    whole = decompress_body(answer)
     assert json.loads(whole[:start])["outputs"][1]["shape"] == [i.size]
     assert whole[start + 4 :] == (i + i).tobytes()
 
@@ -365,7 +365,7 @@ def test_copies_for_a_canary_are_not_compressed(linear: Server) -> None:
     plain = send(linear, body, {}).body
     copy()
     answer = send(linear, gzip.compress(body), GZIP | {"Accept-Encoding": "gzip"})
-    assert expanded(answer) == plain
+    assert decompress_body(answer) == plain
     taken_copy = copy()
     head = exchanges.ExchangeHead.read(taken_copy.headers[exchanges.HEADER.lower()].encode())
     assert taken_copy.body == body + plain

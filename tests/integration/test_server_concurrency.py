@@ -15,7 +15,7 @@ from enginewright_contract.execution import size_class
 from enginewright_serving.server.startup.stopping import StoppableSession, StoppedError
 from numpy.typing import NDArray
 
-from tests.support.broken_models import initializer, parsed
+from tests.support.broken_models import initializer, parse_text
 from tests.support.serving import (
     Answer,
     Server,
@@ -221,7 +221,7 @@ def test_many_clients_of_a_real_model_get_the_answers_that_it_gives_alone(tmp_pa
 
 def test_a_bad_request_fails_beside_good_ones(tmp_path: Path) -> None:
     table = np.arange(80, dtype=np.float32).reshape(20, 4)
-    built = parsed(
+    built = parse_text(
         "(int64[2] ids) => (float[2, 4] y) { y = Gather(table, ids) }",
         initializer("table", table, None),
     )

@@ -60,8 +60,8 @@ def test_an_idle_connection_is_closed_at_its_age_and_a_pausing_one_is_not(aging:
         else:
             pytest.fail("no connection is ever old")
         assert time.monotonic() - began >= LEAST_AGE
-        assert pausing.closed()
-        assert idle.closed()
+        assert pausing.wait_closed()
+        assert idle.wait_closed()
         assert time.monotonic() - began < 60  # an idle one has 75 s otherwise
 
 

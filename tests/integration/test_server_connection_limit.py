@@ -64,7 +64,7 @@ async def status(client: Streams, sent: bytes, seconds: float = 20) -> int | Non
     return int(head.split()[1])
 
 
-async def held(
+async def hold_connections(
     settings: TransportSettings, *held_by: tuple[bytes, bytes], seconds: float = 20
 ) -> list[int | None]:
     """Hold connections that have sent the first parts; return the status of a further one's request.
@@ -83,32 +83,32 @@ async def held(
 
 
 def test_a_body_that_is_arriving_is_replaced_after_one_that_sends_nothing() -> None:
-    statuses = asyncio.run(held(SETTINGS, (BODY, b"b"), (b"", GET), (BODY, b"b")))
+    statuses = asyncio.run(hold_connections(SETTINGS, (BODY, b"b"), (b"", GET), (BODY, b"b")))
     assert statuses == [200, 200, None, 200]
 
 
 def test_of_bodies_that_arrive_the_first_is_replaced() -> None:
-    assert asyncio.run(held(SETTINGS, *[(BODY, b"b")] * 3)) == [200, None, 200, 200]
+    assert asyncio.run(hold_connections(SETTINGS, *[(BODY, b"b")] * 3)) == [200, None, 200, 200]
 
 
 def test_a_response_that_nobody_reads_is_replaced_like_a_body() -> None:
-    assert asyncio.run(held(SETTINGS, *[(LARGE, b"")] * 3))[0] == 200
+    assert asyncio.run(hold_connections(SETTINGS, *[(LARGE, b"")] * 3))[0] == 200
 
 
 @pytest.mark.parametrize("first", [b"", b"GET / HT"])
 def test_connections_without_a_request_are_replaced_oldest_first(first: bytes) -> None:
     second = GET[len(first) :]
-    assert asyncio.run(held(SETTINGS, *[(first, second)] * 3)) == [200, None, 200, 200]
+    assert asyncio.run(hold_connections(SETTINGS, *[(first, second)] * 3)) == [200, None, 200, 200]
 
 
 @pytest.mark.parametrize(("drained", "refused"), [(2, None), (1, 404), (0, 404)])
 def test_a_refused_body_is_waited_for_up_to_its_limit(drained: int, refused: int | None) -> None:
     settings = replace(SETTINGS, drained_body_bytes=drained)
     seconds = 2 if refused is None else 20
-    statuses = asyncio.run(held(settings, (UNKNOWN, b""), seconds=seconds))
+    statuses = asyncio.run(hold_connections(settings, (UNKNOWN, b""), seconds=seconds))
     assert statuses == [200, refused]
 
 
 def test_a_client_that_has_its_last_response_is_replaced() -> None:
     settings = replace(SETTINGS, drained_body_bytes=0)
-    assert asyncio.run(held(settings, *[(UNKNOWN, b"")] * 3))[0] == 200
+    assert asyncio.run(hold_connections(settings, *[(UNKNOWN, b"")] * 3))[0] == 200

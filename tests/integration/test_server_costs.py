@@ -12,7 +12,7 @@ import pytest
 from enginewright_serving.server.protocol.json_cost import VALUES
 from enginewright_serving.server.protocol.request_checks import STRINGS
 
-from tests.support.broken_models import parsed
+from tests.support.broken_models import parse_text
 from tests.support.cpu import processor_seconds
 from tests.support.process_memory import forget_peak, memory_of
 from tests.support.serving import Server, write_artifact
@@ -26,7 +26,7 @@ STALL_SECONDS = 0.5  # the bodies below took 0.6 to 5 s; a busy machine takes so
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that gives back numbers and strings."""
     root = tmp_path_factory.mktemp("costs")
-    copying = parsed("""(float[n] x, string[k] s) => (float[n] y, string[k] t) {
+    copying = parse_text("""(float[n] x, string[k] s) => (float[n] y, string[k] t) {
         y = Identity(x) t = Identity(s) }""")
     feeds: dict[str, Any] = {"x": np.ones(2, np.float32), "s": np.array(["a"], object)}
     task = write_artifact(root, copying, [feeds], max_queue=4)

@@ -38,7 +38,7 @@ SAMPLE: Feeds = {"x": np.ones((2, 8), np.float32)}
 ALLOW = Promise(policy="Allow")
 
 
-def served_by(root: Path, backend: str, promise: Promise | None = None) -> ServeTask:
+def serve_by(root: Path, backend: str, promise: Promise | None = None) -> ServeTask:
     task = write_artifact(root, linear_model(), [SAMPLE])
     return task.model_copy(update={"backend": backend, "promise": promise or Promise()})
 
@@ -49,11 +49,11 @@ def execution(server: Server) -> Execution:
 
 def answers(server: Server) -> None:
     """Check that the server gives the right numbers."""
-    answer = server.post(sized(1)).json()
+    answer = server.post(make_request(1)).json()
     assert answer["outputs"][0]["data"] == [14, 15, 16, 17]
 
 
-def refused(root: Path, task: ServeTask, **how: Any) -> tuple[int, StageReport]:
+def wait_refusal(root: Path, task: ServeTask, **how: Any) -> tuple[int, StageReport]:
     """Start a server that must not become ready; return exit code and termination message."""
     server = Server(root, task, **how)
     try:
@@ -69,7 +69,9 @@ def refused(root: Path, task: ServeTask, **how: Any) -> tuple[int, StageReport]:
 
 
 def test_under_forbid_a_whole_fallback_never_serves(gpu_python: Path, tmp_path: Path) -> None:
-    code, termination_message = refused(tmp_path, served_by(tmp_path, "cuda"), python=gpu_python)
+    code, termination_message = wait_refusal(
+        tmp_path, serve_by(tmp_path, "cuda"), python=gpu_python
+    )
     assert (code, termination_message.reason) == (ExitCode.PERMANENT, Reason.PROVIDER_MISSING)
     assert "libcublasLt.so.13" in termination_message.outcome
 
@@ -79,7 +81,7 @@ def test_where_it_is_allowed_it_serves_and_tells_the_truth(
     policy: str, gpu_python: Path, tmp_path: Path
 ) -> None:
     promise = Promise.model_validate({"policy": policy, "max_node_share": 1.0})
-    with Server(tmp_path, served_by(tmp_path, "cuda", promise), python=gpu_python) as server:
+    with Server(tmp_path, serve_by(tmp_path, "cuda", promise), python=gpu_python) as server:
         answers(server)
         reported = execution(server)
         log = server.log()
@@ -111,8 +113,8 @@ def test_a_refused_provider_is_reported_verbatim(
     options: dict[str, str], wording: str, openvino_python: Path, tmp_path: Path
 ) -> None:
     how: dict[str, Any] = {"python": openvino_python, "before": asks_openvino_for(**options)}
-    task = served_by(tmp_path, "openvino")
-    code, termination_message = refused(tmp_path, task, **how)
+    task = serve_by(tmp_path, "openvino")
+    code, termination_message = wait_refusal(tmp_path, task, **how)
     assert (code, termination_message.reason) == (ExitCode.PERMANENT, Reason.PROVIDER_REFUSED)
     assert wording in termination_message.outcome
     with Server(tmp_path, task.model_copy(update={"promise": ALLOW}), **how) as server:
@@ -128,7 +130,7 @@ def test_a_refused_provider_is_reported_verbatim(
 
 
 def test_a_session_replaced_while_serving_is_seen(openvino_python: Path, tmp_path: Path) -> None:
-    task = served_by(tmp_path, "openvino")
+    task = serve_by(tmp_path, "openvino")
     with Server(tmp_path, task, python=openvino_python, before=REPLACES_SESSION) as server:
         before = execution(server)
         assert before.session == 1
@@ -169,12 +171,12 @@ def test_in_the_midst_of_a_replacement_the_last_session_is_reported(
 # Sizes outside the shape profiles.
 
 
-def sized(rows: int) -> dict[str, Any]:
+def make_request(rows: int) -> dict[str, Any]:
     """Return a request of so many rows; the profile admits two."""
     return json_inputs(x=np.ones((rows, 8), np.float32))
 
 
-def profiled(
+def write_profiled(
     root: Path, policy: str, backend: str = "openvino", *, made: onnx.ModelProto | None = None
 ) -> ServeTask:
     shapes = [ShapeProfile(input="x", min=(1, 8), opt=(1, 8), max=(2, 8))]
@@ -189,11 +191,11 @@ def profiled(
 def test_sizes_outside_the_profiles_are_refused_under_every_policy(
     policy: str, openvino_python: Path, tmp_path: Path
 ) -> None:
-    with Server(tmp_path, profiled(tmp_path, policy), python=openvino_python) as server:
-        answer = server.post(sized(5))
+    with Server(tmp_path, write_profiled(tmp_path, policy), python=openvino_python) as server:
+        answer = server.post(make_request(5))
         assert answer.status == 400
         assert "dimension 0 is 5, allowed 1 to 2" in answer.json()["error"]
-        assert server.post(sized(2)).json()["outputs"][0]["data"] == [14, 15, 16, 17] * 2
+        assert server.post(make_request(2)).json()["outputs"][0]["data"] == [14, 15, 16, 17] * 2
         assert server.metric("enginewright_out_of_profile_total") == 1
         for code in (200, 400):
             assert server.metric(f'enginewright_requests_total{{code="{code}"') == 1
@@ -255,7 +257,7 @@ def change_engine(root: Path, **facts: Any) -> None:
 def test_an_engine_where_there_is_no_driver_is_driver_missing(
     tmp_path: Path, engine: ServeTask
 ) -> None:
-    code, termination_message = refused(tmp_path, engine)
+    code, termination_message = wait_refusal(tmp_path, engine)
     assert (code, termination_message.reason) == (ExitCode.TRANSIENT, Reason.DRIVER_MISSING)
     assert "libcuda.so.1" in termination_message.outcome
 
@@ -265,7 +267,7 @@ def test_a_damaged_engine_is_corrupt(tmp_path: Path, engine: ServeTask) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    code, termination_message = refused(tmp_path, engine)
+    code, termination_message = wait_refusal(tmp_path, engine)
     assert (code, termination_message.reason) == (ExitCode.PERMANENT, Reason.ENGINE_CORRUPT)
     assert "model.engine is damaged" in termination_message.outcome
 
@@ -322,20 +324,20 @@ def test_an_engine_runs_on_its_own_backend_only(tmp_path: Path, engine: ServeTas
 
 
 def test_a_prepared_model_is_no_engine(tmp_path: Path) -> None:
-    why = refusal(tmp_path, served_by(tmp_path, "tensorrt-rtx"))
+    why = refusal(tmp_path, serve_by(tmp_path, "tensorrt-rtx"))
     assert why.reason is Reason.ENGINE_INCOMPATIBLE
     assert "serves only engines" in why.message
 
 
 def test_an_artefact_without_an_engine_is_none(tmp_path: Path) -> None:
-    task = served_by(tmp_path, "cpu")
+    task = serve_by(tmp_path, "cpu")
     why = refusal(tmp_path, task.model_copy(update={"engine_key": task.prepared_key}))
     assert why.reason is Reason.ARTIFACT_CORRUPT
     assert "the artefact holds no engine" in why.message
 
 
 def test_execution_matches_the_contract_with_details(tmp_path: Path) -> None:
-    with Server(tmp_path, served_by(tmp_path, "cpu")) as server:
+    with Server(tmp_path, serve_by(tmp_path, "cpu")) as server:
         reported = server.get("/v2/models/m/execution").json()
     contract = json.loads(Execution.model_validate(reported).model_dump_json(exclude_none=True))
     assert reported.keys() - contract.keys() == {"details"}

@@ -17,9 +17,9 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.support.broken_models import initializer, parsed
+from tests.support.broken_models import initializer, parse_text
 from tests.support.cpu import processor_seconds
-from tests.support.floods import flooded
+from tests.support.floods import flood_with
 from tests.support.process_memory import memory_of
 from tests.support.serving import Server, Wire, binary_inputs, json_inputs, linear_model
 from tests.support.sidecar import Sidecar, artifact
@@ -153,7 +153,7 @@ class Client:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_server_answers_probes_and_clients_beside(server: Server, kind: str) -> None:
     before = memory_of(server.process.pid)
-    with flooded(server.port, kind, COUNT):
+    with flood_with(server.port, kind, COUNT):
         paths = ("/v2/health/live", "/v2/health/ready", "/metrics")
         client = Client(server)
         with probes(server, *paths), Repeated(client.ask, 0.01):
@@ -182,7 +182,7 @@ def test_the_server_answers_probes_and_clients_beside(server: Server, kind: str)
 def test_the_sidecar_answers_probes_and_scrapes_beside(sidecar: Sidecar, kind: str) -> None:
     before = memory_of(sidecar.process.pid)
     with (
-        flooded(sidecar.port, kind, COUNT),
+        flood_with(sidecar.port, kind, COUNT),
         probes(sidecar, "/readyz", "/healthz", "/verdict"),
         probes(sidecar, "/metrics"),
     ):
@@ -212,7 +212,7 @@ def test_hundreds_of_large_bodies_may_begin(tmp_path: Path) -> None:
 
 def spread_model(size: int) -> onnx.ModelProto:
     """Return a model whose outputs have `size` bytes, for inputs of a few."""
-    return parsed(
+    return parse_text(
         f"(float[1] x) => (float[{size // 4}] y) {{ y = Expand(x, shape) }}",
         initializer("shape", np.array([size // 4]), None),
     )
@@ -273,6 +273,6 @@ def test_few_files_limit_the_connections_and_not_the_probes(tmp_path: Path) -> N
     few = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))"
     with Server(tmp_path, task, before=few) as server:
         assert "only 160 connections are allowed" in server.log()
-        with flooded(server.port, "idle", 400), probes(server, "/v2/health/live"):
+        with flood_with(server.port, "idle", 400), probes(server, "/v2/health/live"):
             time.sleep(SECONDS)
         assert "cannot accept" not in server.log()

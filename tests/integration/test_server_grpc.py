@@ -56,7 +56,7 @@ class EchoServer:
     def channel(self, **options: object) -> grpc.Channel:
         return grpc.insecure_channel(self.address, [*UNLIMITED, *options.items()])
 
-    def seen(self) -> dict[str, int]:
+    def count_seen(self) -> dict[str, int]:
         """Return what the server counted."""
         with self.channel() as channel:
             text = call(channel, SEEN)(b"", timeout=20).decode()
@@ -166,8 +166,8 @@ def test_calls_that_are_cancelled_or_late_are_dropped() -> None:
         time.sleep(0.2)
         lost.close()
         assert left.exception(10).code() is grpc.StatusCode.CANCELLED
-        until(lambda: not server.seen()["inflight"], "the end of all")
-        assert server.seen()["dropped"] == 3
+        until(lambda: not server.count_seen()["inflight"], "the end of all")
+        assert server.count_seen()["dropped"] == 3
 
 
 @pytest.mark.parametrize("size", [0, 10, 100_000, 20_000_000])
@@ -212,7 +212,7 @@ def test_connections_are_renewed_without_an_error() -> None:
                 return count
 
             assert sum(threads.map(calls, range(8))) > 100
-        assert server.seen()["connections"] == 1
+        assert server.count_seen()["connections"] == 1
 
 
 def test_a_server_that_stops_answers_what_it_has_accepted() -> None:
@@ -233,7 +233,7 @@ def test_a_client_that_leaves_in_the_middle_costs_no_memory(server: EchoServer) 
                 Client.opening + headers + data(1, message(bytes(1000))[:500], ends=False)
             )
             client = Client()
-    until(lambda: not server.seen()["inflight"], "the end of all")
+    until(lambda: not server.count_seen()["inflight"], "the end of all")
 
 
 FLOODS = {

@@ -17,7 +17,7 @@ from enginewright_serving.server.protocol.grpc.messages import InferRequest
 from enginewright_serving.transport.http2 import frames
 
 from tests.support import http2
-from tests.support.broken_models import parsed
+from tests.support.broken_models import parse_text
 from tests.support.process_memory import memory_of
 from tests.support.serving import Server, infer_message, write_artifact
 from tests.support.waiting import until
@@ -32,7 +32,7 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that spreads one number out as often as a request says, and returns its other input."""
     root = tmp_path_factory.mktemp("bytes")
-    spreading = parsed("""(float[1] x, int64[1] n, float[k] z) => (float[m] y, float[k] same) {
+    spreading = parse_text("""(float[1] x, int64[1] n, float[k] z) => (float[m] y, float[k] same) {
         y = Expand(x, n) same = Identity(z) }""")
     feeds: dict[str, Any] = {
         "x": np.ones(1, np.float32),
@@ -81,7 +81,7 @@ class Hostile:
         for at in range(16_000, sent, 16_000):
             self.send(http2.data(stream, bytes(min(16_000, sent - at))))
 
-    def acknowledged(self) -> None:
+    def wait_acknowledged(self) -> None:
         """Return when the server has read what was sent."""
         self.send(http2.frame(frames.PING, payload=b"reached?"))
         until = time.monotonic() + 20
@@ -110,7 +110,7 @@ class Hostile:
         return True
 
 
-def answered(server: Server, message: Any) -> None:
+def call_answered(server: Server, message: Any) -> None:
     """Have a client that behaves well be answered."""
     with grpc.insecure_channel(
         f"127.0.0.1:{server.grpc_port}", options=[("grpc.max_receive_message_length", -1)]
@@ -121,7 +121,7 @@ def answered(server: Server, message: Any) -> None:
 def is_answered(server: Server, message: Any) -> bool:
     """Ask once; return whether the server had space for the answer."""
     try:
-        answered(server, message)
+        call_answered(server, message)
     except grpc.RpcError as error:
         if error.code() is not grpc.StatusCode.UNAVAILABLE:
             raise
@@ -129,7 +129,7 @@ def is_answered(server: Server, message: Any) -> bool:
     return True
 
 
-def computed(server: Server) -> float:
+def count_computed(server: Server) -> float:
     """Return how many requests the model has answered."""
     return server.metric("duration_seconds_count", 'stage="compute"')
 
@@ -143,8 +143,8 @@ def test_announced_messages_take_no_memory_from_others(server: Server) -> None:
             client = stack.enter_context(Hostile(server))
             for stream in (1, 3, 5):
                 client.announce(stream, LARGEST)
-            client.acknowledged()
-        answered(server, request(values=3 * MIB))  # 12 MiB
+            client.wait_acknowledged()
+        call_answered(server, request(values=3 * MIB))  # 12 MiB
         assert memory_of(server.process.pid) - before < LIMIT
 
 
@@ -152,7 +152,7 @@ def test_a_connection_announces_no_more_than_the_server_holds(server: Server) ->
     with Hostile(server) as client:
         for stream in range(1, 2 * 6, 2):
             client.announce(stream, LARGEST)
-        client.acknowledged()
+        client.wait_acknowledged()
         refused = client.responses()
         assert set(refused) == {9, 11}
         assert {response.status for response in refused.values()} == {
@@ -169,7 +169,7 @@ def test_messages_that_arrive_slowly_make_space_for_others(server: Server) -> No
         clients = [stack.enter_context(Hostile(server)) for _ in range(6)]
         for client in clients:
             client.announce(1, LARGEST, LARGEST - 100_000)
-            client.acknowledged()
+            client.wait_acknowledged()
         for _ in range(4):
             until(lambda: is_answered(server, request(values=3 * MIB)))
         for client in clients:
@@ -193,12 +193,12 @@ def test_stated_sizes_of_compressed_messages_take_no_memory(server: Server) -> N
             for stream in range(1, 20, 2):
                 headers = client.client.headers(stream, http2.call_headers(INFER, encoding))
                 client.send(headers + http2.data(stream, http2.message(lie, 1)[:-9]))
-        answered(server, request(values=3 * MIB))
+        call_answered(server, request(values=3 * MIB))
         for client in clients:
-            client.acknowledged()
+            client.wait_acknowledged()
             for stream in range(1, 20, 2):
                 client.send(http2.data(stream, http2.message(lie, 1)[-9:], ends=True))
-        answered(server, request(values=1 * MIB))
+        call_answered(server, request(values=1 * MIB))
 
 
 # fault: Hostile | gRPC clients do not read responses | these are charged until they are read, and given
@@ -220,15 +220,15 @@ def test_responses_that_nobody_reads_are_limited_and_make_space(
 
 
 def test_small_responses_that_nobody_reads_are_limited(server: Server) -> None:
-    before, runs = memory_of(server.process.pid), computed(server)
+    before, runs = memory_of(server.process.pid), count_computed(server)
     message = request(spread=3000).SerializeToString()  # 12 kB
     with ExitStack() as stack:
         for number in range(1, 65):
             client = stack.enter_context(Hostile(server, (frames.INITIAL_WINDOW_SIZE, 0)))
             for stream in range(1, 2 * 120, 2):
                 client.send(client.client.call(stream, INFER, message))
-            until(lambda: computed(server) >= runs + 120 * number)  # noqa: B023 - called at once
-        answered(server, request(spread=3 * MIB))
+            until(lambda: count_computed(server) >= runs + 120 * number)  # noqa: B023 - called at once
+        call_answered(server, request(spread=3 * MIB))
         assert memory_of(server.process.pid) - before < 2 * LIMIT
 
 

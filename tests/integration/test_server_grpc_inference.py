@@ -57,20 +57,20 @@ class Client:
         answer: bytes = self.method(path)(data, timeout=120, **options)
         return answer
 
-    def refused(self, path: str, message: Any = None, **options: Any) -> tuple[str, str]:
+    def call_refused(self, path: str, message: Any = None, **options: Any) -> tuple[str, str]:
         """Return code and details of the error that the call ends with."""
         with pytest.raises(grpc.RpcError) as caught:
             self.call(path, message, **options)
         return caught.value.code().name, caught.value.details()
 
     def health(self, service: str = "") -> int:
-        status: int = parsed(
+        status: int = parse_message(
             HealthResponse, self.call(CHECK, HealthRequest(service=service))
         ).status
         return status
 
 
-def parsed(kind: Any, data: bytes) -> Any:
+def parse_message(kind: Any, data: bytes) -> Any:
     message = kind()
     message.ParseFromString(data)
     return message
@@ -95,9 +95,9 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_the_health_service_tells_whether_the_server_is_ready(slow: Server) -> None:
     with Client(slow) as client:
         assert client.health() == client.health(SERVICE) == SERVING
-        code, details = client.refused(CHECK, HealthRequest(service="mine"))
+        code, details = client.call_refused(CHECK, HealthRequest(service="mine"))
         assert (code, details) == ("NOT_FOUND", f"service 'mine' is unknown; use '{SERVICE}'")
-        assert client.refused("/grpc.health.v1.Health/Watch")[0] == "UNIMPLEMENTED"
+        assert client.call_refused("/grpc.health.v1.Health/Watch")[0] == "UNIMPLEMENTED"
 
 
 def test_a_full_queue_is_unavailable(slow: Server) -> None:
@@ -107,14 +107,14 @@ def test_a_full_queue_is_unavailable(slow: Server) -> None:
         until(lambda: in_flight(slow) == 1, "the first is accepted")
         waiting = infer.future(turns(1).SerializeToString())
         until(lambda: (in_flight(slow), queue_depth(slow)) == (2, 1), "the second waits")
-        code, details = client.refused(INFER, turns(1))
+        code, details = client.call_refused(INFER, turns(1))
         assert (code, details) == (
             "UNAVAILABLE",
             "the queue is full with 1 requests; try again later",
         )
         assert client.health() == SERVING, "a full queue is no reason to receive no requests"
         for item in (first, waiting):
-            assert parsed(InferResponse, item.result(60)).outputs[0].name == "done"
+            assert parse_message(InferResponse, item.result(60)).outputs[0].name == "done"
     assert slow.metric('code="503"') == 1
 
 
@@ -122,13 +122,13 @@ def test_a_message_above_the_limit_is_refused(slow: Server) -> None:
     large = turns(1)
     large.raw_input_contents[0] = bytes(200_000)
     with Client(slow) as client:
-        code, details = client.refused(INFER, large)
+        code, details = client.call_refused(INFER, large)
         assert (code, details) == (
             "RESOURCE_EXHAUSTED",
             "the body exceeds the limit of 100000 bytes",
         )
         question = HealthRequest(service="x" * 70_000)
-        assert client.refused(CHECK, question)[0] == "RESOURCE_EXHAUSTED"
+        assert client.call_refused(CHECK, question)[0] == "RESOURCE_EXHAUSTED"
         assert client.call(INFER, turns(1)), "the connection goes on"
 
 
@@ -176,14 +176,14 @@ def test_calls_of_one_connection_run_together_or_in_turns_and_none_is_lost(
         infer = client.method(INFER)
         sent = {rows: infer.future(batch(rows).SerializeToString()) for rows in range(1, 200)}
         for rows, future in sent.items():
-            answer = parsed(InferResponse, future.result(60))
+            answer = parse_message(InferResponse, future.result(60))
             y = np.frombuffer(answer.raw_output_contents[0], np.float32).reshape(-1, 4)
             np.testing.assert_allclose(y, np.tile(y[0], (rows, 1)))
             assert y[0].tolist() == [14.0, 15.0, 16.0, 17.0]
             assert tuple(answer.outputs[0].shape) == (rows, 4)
 
 
-def taken(server: Server) -> tuple[ExchangeHead, bytes]:
+def take_copy(server: Server) -> tuple[ExchangeHead, bytes]:
     """Return the next copy as the sidecar takes it, and ask for all requests."""
     answer = server.get("/v2/models/m/shadow?share=1", headers=server.probe_header())
     return ExchangeHead.read(answer.headers[HEADER.lower()].encode()), answer.body
@@ -197,9 +197,9 @@ def test_the_sidecar_takes_copies_of_calls_in_the_form_of_http(tmp_path: Path, t
         rows.inputs[0].contents.fp32_contents.extend([1.0] * 24)
         del rows.raw_input_contents[:]
     with Server(tmp_path, task) as server, Client(server) as client:
-        assert taken(server)[0].request == 0
+        assert take_copy(server)[0].request == 0
         client.call(INFER, rows)
-        while not (copy := taken(server))[0].request:
+        while not (copy := take_copy(server))[0].request:
             time.sleep(0.05)
         head, body = copy
         request, answer = body[: head.request], body[head.request :]
@@ -224,12 +224,12 @@ def test_before_the_model_is_ready_and_while_it_drains(tmp_path: Path) -> None:
         with Client(server) as client:
             grpc.channel_ready_future(client.channel).result(30)
             assert client.health() == NOT_SERVING
-            assert parsed(Live, client.call(f"/{SERVICE}/ServerLive")).live
-            assert not parsed(Ready, client.call(f"/{SERVICE}/ServerReady")).ready
-            code, details = client.refused(INFER, turns(1))
+            assert parse_message(Live, client.call(f"/{SERVICE}/ServerLive")).live
+            assert not parse_message(Ready, client.call(f"/{SERVICE}/ServerReady")).ready
+            code, details = client.call_refused(INFER, turns(1))
             assert code == "UNAVAILABLE"
             assert details.startswith("the model is not ready: ")
-            assert client.refused(f"/{SERVICE}/ModelMetadata")[0] == "NOT_FOUND"
+            assert client.call_refused(f"/{SERVICE}/ModelMetadata")[0] == "NOT_FOUND"
             server.wait_until_ready()
             assert client.health() == SERVING
             last = client.method(INFER).future(turns(LONG).SerializeToString())
@@ -240,7 +240,7 @@ def test_before_the_model_is_ready_and_while_it_drains(tmp_path: Path) -> None:
             thread.start()
             until(lambda: client.health() == NOT_SERVING, "the drain")
             assert client.call(INFER, turns(2)), "accepted while endpoints are being removed"
-            assert parsed(InferResponse, last.result(60)).outputs
+            assert parse_message(InferResponse, last.result(60)).outputs
             thread.join(60)
             assert ended == [0]
     finally:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.broken_models import parsed
+from tests.support.broken_models import parse_text
 from tests.support.serving import (
     Server,
     Wire,
@@ -61,7 +61,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def copier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that gives back what it gets, as long as one wants."""
     root = tmp_path_factory.mktemp("copier")
-    copying = parsed("(float[n] x) => (float[n] y) { y = Neg(x) }")
+    copying = parse_text("(float[n] x) => (float[n] y) { y = Neg(x) }")
     task = write_artifact(root, copying, [{"x": np.ones(3, np.float32)}])
     with Server(
         root, task, transfer_window=0.5, transfer_rate=50_000_000, sweep_seconds=0.05
@@ -93,7 +93,7 @@ def test_nothing_after_connection_close_is_answered(server: Server) -> None:
         wire.send(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + GET)
         answer = wire.receive()
         assert answer.headers["connection"] == "close"
-        assert wire.closed()
+        assert wire.wait_closed()
 
 
 @pytest.mark.parametrize("size", [1, 7, 100])
@@ -113,7 +113,7 @@ def test_http_1_0_closes_unless_asked_not_to(server: Server) -> None:
         assert answer.headers["connection"] == "keep-alive"
         wire.send(b"GET /v2/health/live HTTP/1.0\r\n\r\n")
         assert wire.receive().json() == {"live": True}
-        assert wire.closed()
+        assert wire.wait_closed()
 
 
 def test_head_is_get_without_the_body(server: Server) -> None:
@@ -142,7 +142,7 @@ def test_an_upgrade_is_ignored(server: Server) -> None:
         assert wire.receive().status == 200
 
 
-def chunked(body: bytes, *sizes: int) -> bytes:
+def encode_chunks(body: bytes, *sizes: int) -> bytes:
     pieces = []
     for size in (*sizes, len(body)):
         piece, body = body[:size], body[size:]
@@ -155,7 +155,7 @@ def in_chunks(request: bytes, *sizes: int) -> bytes:
     head, _, body = request.partition(b"\r\n\r\n")
     lines = [line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length")]
     head = b"\r\n".join([*lines, b"Transfer-Encoding: chunked", b"", b""])
-    return head + chunked(body, *sizes)
+    return head + encode_chunks(body, *sizes)
 
 
 @pytest.mark.parametrize("size", [1, 50, 100_000])
@@ -221,7 +221,7 @@ def test_an_invalid_request_closes_the_connection(
         assert message in answer.json()["error"]
         assert answer.headers["connection"] == "close"
         wire.finish()
-        assert wire.closed()
+        assert wire.wait_closed()
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_a_broken_chunk_is_refused(server: Server, body: bytes) -> None:
         assert answer.status == 400
         assert "not a valid chunked body" in answer.json()["error"]
         wire.finish()
-        assert wire.closed()
+        assert wire.wait_closed()
 
 
 def test_continue_comes_before_the_body_and_only_when_it_is_wanted(server: Server) -> None:
@@ -259,7 +259,7 @@ def test_continue_comes_before_the_body_and_only_when_it_is_wanted(server: Serve
         wire.send(head.replace(b"models/m/", b"models/z/") + b"\r\n\r\n")
         assert wire.receive().status == 404  # instead of 100
         wire.finish()
-        assert wire.closed()
+        assert wire.wait_closed()
 
 
 def test_a_small_refused_body_does_not_cost_the_connection(server: Server) -> None:
@@ -329,7 +329,7 @@ def test_a_slow_head_a_slow_body_and_idling_are_cut_off(strict: Server) -> None:
         assert idle.receive().status == 200
         assert head.receive().status == 408
         assert body.receive().status == 408
-        assert idle.closed()
+        assert idle.wait_closed()
     assert time.monotonic() - began < 9  # the least of the usual limits is 10 s
 
 
@@ -376,7 +376,7 @@ def test_an_old_connection_is_closed_with_its_next_answer(strict: Server) -> Non
         while time.monotonic() < deadline:
             wire.send(GET)
             if wire.receive().headers.get("connection") == "close":
-                assert wire.closed()
+                assert wire.wait_closed()
                 return
             time.sleep(0.1)
     pytest.fail("no connection is ever old")

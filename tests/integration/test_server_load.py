@@ -25,7 +25,7 @@ from tests.support.turns import measure_turns, queue_depth, slow_request, wait_f
 from tests.support.waiting import until
 
 
-def computed(server: Server) -> float:
+def count_computed(server: Server) -> float:
     return server.metric("duration_seconds_count", 'stage="compute"')
 
 
@@ -258,7 +258,7 @@ def test_probes_that_leave_give_their_lane_back(slow: Server, second: int) -> No
 
 
 def test_a_deadline_is_kept_without_computing(slow: Server, second: int) -> None:
-    before = computed(slow)
+    before = count_computed(slow)
     with slow.wire() as running, slow.wire() as hurried:
         running.send(slow_request(slow, second))
         wait_for_loop(slow)
@@ -266,11 +266,11 @@ def test_a_deadline_is_kept_without_computing(slow: Server, second: int) -> None
         answer = hurried.receive()
         assert answer.status == 504
         assert "longer than its timeout of 0.1 s" in answer.json()["error"]
-        assert computed(slow) == before  # the first is still running
+        assert count_computed(slow) == before  # the first is still running
         hurried.send(slow_request(slow, 1, timeout=60_000_000))  # the connection goes on
         assert running.receive().status == 200
         assert hurried.receive().status == 200
-    assert computed(slow) == before + 2
+    assert count_computed(slow) == before + 2
 
 
 def test_a_request_without_a_deadline_has_the_servers(tmp_path: Path, second: int) -> None:
@@ -286,14 +286,14 @@ def test_a_request_without_a_deadline_has_the_servers(tmp_path: Path, second: in
         answer = plain.receive()
         assert answer.status == 504
         assert "waited longer than 0.2 s" in answer.json()["error"]
-        assert computed(server) == 0  # the first is still running
+        assert count_computed(server) == 0  # the first is still running
         assert [wire.receive().status for wire in (running, patient, probe)] == [200] * 3
         plain.send(slow_request(server, 1))  # the connection goes on
         assert plain.receive().status == 200
 
 
 def test_abandoned_requests_are_not_computed(slow: Server, second: int) -> None:
-    before, gone = computed(slow), slow.metric('code="499"')
+    before, gone = count_computed(slow), slow.metric('code="499"')
     with slow.wire() as running:
         running.send(slow_request(slow, second))
         wait_for_loop(slow)
@@ -302,7 +302,7 @@ def test_abandoned_requests_are_not_computed(slow: Server, second: int) -> None:
             until(lambda: queue_depth(slow) == 1)
         assert running.receive().status == 200
     until(lambda: slow.metric('code="499"') == gone + 1)
-    assert computed(slow) == before + 1
+    assert count_computed(slow) == before + 1
 
 
 def test_a_run_that_does_not_end_makes_the_server_not_live(slow: Server, second: int) -> None:
@@ -393,7 +393,7 @@ def test_a_drain_loses_no_answer(tmp_path: Path, second: int) -> None:
             answers: list[Answer] = [running.receive(), queued.receive()]
             assert [answer.status for answer in answers] == [200, 200]
             assert json.loads(answers[1].body)["outputs"][0]["data"] == [second // 2]
-            assert idle.closed()
+            assert idle.wait_closed()
         for client in clients:
             client.join(20)
             assert not client.is_alive()

@@ -102,7 +102,7 @@ def places(document: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @st.composite
-def changed_documents(draw: st.DrawFn, document: Any) -> Any:
+def change_documents(draw: st.DrawFn, document: Any) -> Any:
     """Return a document with up to three values replaced, removed, repeated or renamed."""
     document = json.loads(json.dumps(document))
     for _ in range(draw(st.integers(1, 3))):
@@ -126,7 +126,7 @@ def changed_documents(draw: st.DrawFn, document: Any) -> Any:
 
 
 @st.composite
-def changed_bytes(draw: st.DrawFn, data: bytes, keep: int = 0) -> bytes:
+def change_bytes(draw: st.DrawFn, data: bytes, keep: int = 0) -> bytes:
     """Return bytes with some flipped, removed, repeated or inserted, after the first `keep`."""
     for _ in range(draw(st.integers(1, 3))):
         if len(data) <= keep:
@@ -177,7 +177,7 @@ def test_changed_json_is_answered_or_refused(
     server: Server, data: st.DataObject, binary: bool
 ) -> None:
     document, tensors = http_body(binary=binary)
-    changed = data.draw(changed_documents(document))
+    changed = data.draw(change_documents(document))
     body = json.dumps(changed).encode().replace(f'"{DEEP}"'.encode(), b"[" * 5000 + b"]" * 5000)
     assert http_answer(server, server.infer_request(body, tensors)) < 500
     well(server)
@@ -190,7 +190,7 @@ def test_changed_bytes_of_a_body_are_answered_or_refused(
 ) -> None:
     document, tensors = http_body(binary=binary)
     header = json.dumps(document).encode()
-    body = data.draw(changed_bytes(header + tensors))
+    body = data.draw(change_bytes(header + tensors))
     fields = {mirror.BINARY_LENGTH: str(len(header))} if binary else {}
     assert http_answer(server, server.infer_request(body, headers=fields)) < 500
     well(server)
@@ -202,7 +202,7 @@ def test_changed_requests_are_answered_or_refused(
     server: Server, data: st.DataObject, binary: bool
 ) -> None:
     document, tensors = http_body(binary=binary)
-    request = data.draw(changed_bytes(server.infer_request(document, tensors)))
+    request = data.draw(change_bytes(server.infer_request(document, tensors)))
     assume(request.strip(b"\r\n"))
     http_answer(server, request)
     well(server)
@@ -219,7 +219,7 @@ def test_changed_chunks_are_answered_or_refused(server: Server, data: st.DataObj
         *(half, body[:half]),
         *(len(body) - half, body[half:]),
     )
-    http_answer(server, data.draw(changed_bytes(head + chunks, keep=len(head))))
+    http_answer(server, data.draw(change_bytes(head + chunks, keep=len(head))))
     well(server)
 
 
@@ -231,7 +231,7 @@ def test_changed_compressed_bodies_are_answered_or_refused(
     document, tensors = http_body(binary=binary)
     header = json.dumps(document).encode()
     body = data.draw(st.sampled_from([header + tensors, bytes(7 * MIB)]))
-    body = data.draw(changed_bytes((gzip if coding == "gzip" else zlib).compress(body)))
+    body = data.draw(change_bytes((gzip if coding == "gzip" else zlib).compress(body)))
     fields = {mirror.BINARY_LENGTH: str(len(header))} if binary else {}
     fields |= {"Content-Encoding": coding, "Accept-Encoding": coding}
     assert http_answer(server, server.infer_request(body, headers=fields)) < 500
@@ -324,7 +324,7 @@ def test_changed_messages_of_grpc_have_a_status(
     message = grpc_message()
     if typed:
         message = mirror.grpc_request(mirror.sample(NAMES), typed=True).SerializeToString()
-    call = Call(server, conversation(data.draw(changed_bytes(message))))
+    call = Call(server, conversation(data.draw(change_bytes(message))))
     call.check()
     assert 1 in http2.Client().responses(call.received)
     well(server)
@@ -349,7 +349,7 @@ def test_any_declared_shape_is_refused_or_kept(server: Server, shape: list[int],
 @given(st.data())
 @some
 def test_changed_frames_have_a_status_or_an_error(server: Server, data: st.DataObject) -> None:
-    call = Call(server, data.draw(changed_bytes(conversation(grpc_message()), keep=BEGUN)))
+    call = Call(server, data.draw(change_bytes(conversation(grpc_message()), keep=BEGUN)))
     call.check()
     well(server)
 
@@ -358,7 +358,7 @@ def test_changed_frames_have_a_status_or_an_error(server: Server, data: st.DataO
 @few
 def test_changed_compressed_messages_have_a_status(server: Server, data: st.DataObject) -> None:
     content = data.draw(st.sampled_from([grpc_message(), bytes(8 * MIB)]))
-    packed = data.draw(changed_bytes(gzip.compress(content)))
+    packed = data.draw(change_bytes(gzip.compress(content)))
     call = Call(server, conversation(packed, 1, ("grpc-encoding", "gzip")))
     call.check()
     assert 1 in http2.Client().responses(call.received)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from enginewright_serving.server.protocol.grpc.messages import InferRequest
 
-from tests.support.broken_models import initializer, parsed
+from tests.support.broken_models import initializer, parse_text
 from tests.support.serving import (
     Server,
     binary_inputs,
@@ -158,7 +158,7 @@ ROWS = 40_000  # 1.3 MB of request, 25 MB or more of JSON
 @pytest.fixture
 def widening(tmp_path: Path) -> Iterator[Server]:
     weights = np.random.default_rng(0).random((8, 64), dtype=np.float32)
-    wide = parsed(
+    wide = parse_text(
         "(float[b, 8] x) => (float[b, 64] y) { y = MatMul(x, w) }", initializer("w", weights, None)
     )
     task = write_artifact(tmp_path, wide, [{"x": np.ones((1, 8), np.float32)}])
@@ -168,7 +168,7 @@ def widening(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-def answered(server: Server, code: int) -> float:
+def count_answers(server: Server, code: int) -> float:
     """Return how many requests were counted with `code`."""
     return server.metric(f'enginewright_requests_total{{code="{code}"')
 
@@ -201,7 +201,8 @@ def test_an_answer_that_finds_no_space_once_it_is_encoded_counts_as_503(widening
             unread.send(request)
             until(
                 lambda: (
-                    series(widening, IN_FLIGHT) == 1 and answered(widening, 200) == 2 * attempt - 1  # noqa: B023 - called at once
+                    series(widening, IN_FLIGHT) == 1
+                    and count_answers(widening, 200) == 2 * attempt - 1  # noqa: B023 - called at once
                 ),
                 "the first",
             )
@@ -211,15 +212,15 @@ def test_an_answer_that_finds_no_space_once_it_is_encoded_counts_as_503(widening
             break
         # the unread one was known as slow by then, and has been given up
     assert "responses are in flight" in answer.json()["error"]
-    assert (answered(widening, 200), answered(widening, 503)) == (2 * attempt - 1, 1)
+    assert (count_answers(widening, 200), count_answers(widening, 503)) == (2 * attempt - 1, 1)
 
 
 def test_clients_that_leave_while_their_answers_are_encoded_count_as_499(widening: Server) -> None:
     """Answers are encoded in turn, so that some wait when all runs have ended."""
     with contextlib.ExitStack() as clients:
         send_widening(widening, clients)
-    until(lambda: ended(widening) == 3, "the answers have ended")
-    assert answered(widening, 499) >= 1
+    until(lambda: count_ended(widening) == 3, "the answers have ended")
+    assert count_answers(widening, 499) >= 1
 
 
 def test_a_call_that_is_cancelled_before_it_is_encoded_counts_as_499(widening: Server) -> None:
@@ -230,8 +231,8 @@ def test_a_call_that_is_cancelled_before_it_is_encoded_counts_as_499(widening: S
         cancelled = call.future(widening_call(), timeout=60)
         until(lambda: runs(widening) == 4, "the model has run for gRPC")
         cancelled.cancel()
-        until(lambda: ended(widening) == 4, "the answers have ended")
-        assert answered(widening, 499) == 1
+        until(lambda: count_ended(widening) == 4, "the answers have ended")
+        assert count_answers(widening, 499) == 1
 
 
 def send_widening(server: Server, clients: contextlib.ExitStack) -> None:
@@ -242,5 +243,5 @@ def send_widening(server: Server, clients: contextlib.ExitStack) -> None:
     until(lambda: runs(server) == 3, "the model has run for HTTP")
 
 
-def ended(server: Server) -> float:
-    return sum(answered(server, code) for code in (200, 499, 503))
+def count_ended(server: Server) -> float:
+    return sum(count_answers(server, code) for code in (200, 499, 503))

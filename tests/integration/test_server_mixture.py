@@ -12,7 +12,7 @@ from enginewright_contract.task import ServeTask
 
 from tests.integration.test_server_processing import with_steps
 from tests.support import processing
-from tests.support.accounts import left, shows_accounts
+from tests.support.accounts import shows_accounts, wait_released
 from tests.support.certificates import Authority
 from tests.support.mixture import Mixture
 from tests.support.secret_volumes import write_secret
@@ -54,7 +54,7 @@ def nothing_is_left(
         answers = sum((mixture.answers for mixture in clients), Counter[str]())
         assert answers["200"] > 0
         assert answers["OK"] > 0
-        assert left(server, server.process.pid) == {}
+        assert wait_released(server, server.process.pid) == {}
         assert server.get("/v2/health/ready").status == 200
         log = server.log()
     assert "Traceback" not in log

@@ -19,7 +19,7 @@ from enginewright_serving.server.protocol.grpc import messages
 
 from hack.samples import text_steps
 from tests.support import processing
-from tests.support.broken_models import initializer, parsed
+from tests.support.broken_models import initializer, parse_text
 from tests.support.serving import (
     Answer,
     Feeds,
@@ -233,7 +233,7 @@ def test_hostile_texts_are_answered(texts: Server, text: str) -> None:
 
 def looping() -> onnx.ModelProto:
     """Return turns [1] -> x [1]: as many turns of a loop."""
-    return parsed(
+    return parse_text(
         """(int64[1] turns) => (float[1] x) {
         count = Squeeze(turns)
         x = Loop (count, , zero) <body = body
@@ -245,7 +245,7 @@ def looping() -> onnx.ModelProto:
 
 
 def doubling() -> onnx.ModelProto:
-    return parsed("(float[n] x) => (float[n] y) { y = Add(x, x) }")
+    return parse_text("(float[n] x) => (float[n] y) { y = Add(x, x) }")
 
 
 def send_turns(server: Server, turns: int, **parameters: Any) -> Answer:
@@ -273,7 +273,7 @@ def test_a_step_that_hangs_is_stopped_and_others_are_answered(tmp_path: Path) ->
 
 def filling() -> onnx.ModelProto:
     """Return turns [1] -> x [turns]: zeros."""
-    return parsed("(int64[1] turns) => (float[n] x) { x = ConstantOfShape(turns) }")
+    return parse_text("(int64[1] turns) => (float[n] x) { x = ConstantOfShape(turns) }")
 
 
 # fault: Requests | a step makes a small request large | at most half of what may be in flight leaves its
@@ -356,11 +356,11 @@ def test_a_process_that_was_killed_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_step_after_the_model_that_fails_is_an_error_of_the_server(tmp_path: Path) -> None:
-    failing = parsed(
+    failing = parse_text(
         "(int64[n] best) => (string[n] label) { label = Gather(names, best) }",
         initializer("names", np.array(["a", "b"], object), None),
     )
-    model = parsed("(int64[n] number) => (int64[n] best) { best = Identity(number) }")
+    model = parse_text("(int64[n] number) => (int64[n] best) { best = Identity(number) }")
     task = with_steps(tmp_path, [], model, [failing], [{"number": np.array([1], np.int64)}])
 
     def ask(server: Server, number: int) -> Answer:

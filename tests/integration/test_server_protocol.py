@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException
 
-from tests.support.broken_models import initializer, parsed
+from tests.support.broken_models import initializer, parse_text
 from tests.support.optional import present
 from tests.support.serving import (
     Feeds,
@@ -151,7 +151,7 @@ def test_without_requested_outputs_all_come(echo: Server) -> None:
 
 
 def test_bfloat16_goes_in_binary_only(tmp_path: Path) -> None:
-    halves = parsed("""(bfloat16[n] x) => (bfloat16[n] y, float[n] wide) {
+    halves = parse_text("""(bfloat16[n] x) => (bfloat16[n] y, float[n] wide) {
         wide = Cast <to = 1> (x) twice = Add(wide, wide) y = Cast <to = 16> (twice) }""")
     bits = np.array([0x3F80, 0x4000], np.uint16)  # 1.0, 2.0
     doubled = np.array([0x4000, 0x4080], np.uint16)  # 2.0, 4.0
@@ -464,7 +464,7 @@ def test_the_first_run_of_a_shape_is_left_out() -> None:
     """There a backend compiles; it says nothing of the next."""
     counted = ComputeBuckets()
     row, rows = ({"x": np.ones((count, 8), np.float32)} for count in (1, 4))
-    counted.warmed_up(row, 0.010)
+    counted.add_warm_up(row, 0.010)
     for feeds, seconds in ((row, 0.011), (rows, 5.0), (rows, 0.030), (rows, 0.031)):
         counted.add(feeds, seconds)
     assert counted.report() == (
@@ -477,7 +477,7 @@ def test_the_first_run_of_a_shape_is_left_out() -> None:
 #   server counts them apart | at once
 def test_runs_that_are_not_timed_are_counted_all_the_same(tmp_path: Path) -> None:
     """Clients whose requests all differ in shape ask as much as others do."""
-    clash = parsed("(float[n] x, float[m] z) => (float[k] y) { y = Add(x, z) }")
+    clash = parse_text("(float[n] x, float[m] z) => (float[k] y) { y = Add(x, z) }")
     task = write_artifact(tmp_path, clash, [dict.fromkeys("xz", np.ones(4, np.float32))])
     with Server(tmp_path, task) as server:
         for sizes, status in (((5, 5), 200), ((6, 6), 200), ((7, 6), 400)):
@@ -551,7 +551,7 @@ def test_a_path_may_be_written_in_other_ways(linear: Server, path: str) -> None:
 
 
 def test_an_input_that_the_model_itself_refuses_is_the_clients_fault(tmp_path: Path) -> None:
-    lookup = parsed(
+    lookup = parse_text(
         "(int64[n] index) => (float[n] y) { y = Gather(table, index) }",
         initializer("table", [1, 2, 3]),
     )
@@ -583,7 +583,7 @@ def test_a_model_of_real_life(tmp_path: Path) -> None:
 def test_openvino_serves_and_tells_which_nodes_it_left_to_the_cpu(
     tmp_path: Path, openvino_python: Path
 ) -> None:
-    mixed = parsed(
+    mixed = parse_text(
         """(float[n, 3, 3] x) => (float[n] y) {
         [product] m = MatMul(x, w) [relu] r = Relu(m) [determinant] y = Det(r) }""",
         initializer("w", np.eye(3, dtype=np.float32)),

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from enginewright_serving.server.protocol.grpc.messages import InferRequest
 
-from tests.support.broken_models import parsed
+from tests.support.broken_models import parse_text
 from tests.support.serving import Server, Wire, write_artifact
 from tests.support.turns import queue_depth, slow_request
 from tests.support.waiting import until
@@ -34,7 +34,7 @@ Runner.run = hold
 
 def turning() -> onnx.ModelProto:
     """Return a model that has batches, and whose runs are not in the event loop: it has a loop itself."""
-    return parsed(
+    return parse_text(
         """(int64[batch] turns) => (int64[batch] done)
         <int64 many = {1000}, int64 zero = {0}, int64 one = {1}> {
         last = Loop (many, , zero) <body = body

@@ -170,7 +170,7 @@ def test_over_grpc_in_typed_contents_and_to_raw_ones(typed: Client, data: st.Dat
     for name, array in arrays.items():
         datatype, shape, content = outputs[f"{name}_out"]
         assert (datatype, shape) == (name, list(array.shape))
-        actual = content if is_raw else mirror.typed_array(name, content)
+        actual = content if is_raw else mirror.encode_typed(name, content)
         assert actual == mirror.raw(array)
 
 

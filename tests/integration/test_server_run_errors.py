@@ -20,7 +20,7 @@ from enginewright_serving.server.inference.run_errors import (
 from enginewright_serving.server.protocol.inference_request import InferenceRequest
 from enginewright_serving.server.startup.diagnosis import Diagnosis
 
-from tests.support.broken_models import initializer, parsed
+from tests.support.broken_models import initializer, parse_text
 from tests.support.programs import run_program
 from tests.support.serving import Feeds, Server, json_inputs, write_artifact
 from tests.support.waiting import until
@@ -115,7 +115,7 @@ def clashing_inputs(**sizes: int) -> dict[str, Any]:
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Serve Add, Concat, MatMul and Reshape beside one another."""
     inputs = ", ".join(f"float[{name}0, {name}1] {name}" for name in "abcde")
-    clashing = parsed(
+    clashing = parse_text(
         f"""({inputs}) => (float[?, ?] sum, float[?, ?] joined, float[?, ?] product, float[?, ?] folded) {{
         sum = Add(a, b) joined = Concat <axis = 1> (a, rows) d_column = Transpose <perm = [1, 0]> (d)
         product = MatMul(c, d_column) folded = Reshape(e, shape) }}""",
@@ -161,7 +161,7 @@ def test_none_of_them_is_an_error_of_the_server(served: Server) -> None:
     assert served.metric('requests_total{code="5') == 0
 
 
-EXPANDED = parsed("""(float[1] x, int64[1] shape) => (float y) {
+EXPANDED = parse_text("""(float[1] x, int64[1] shape) => (float y) {
     wide = Expand(x, shape) y = ReduceSum <keepdims = 0> (wide) }""")
 
 
@@ -191,7 +191,7 @@ def test_memory_that_the_server_lacks_is_its_own_fault(tmp_path: Path) -> None:
 #   | the server runs known-good values in the same shapes | the request itself
 def test_indices_that_come_as_floats_are_the_clients_values(tmp_path: Path) -> None:
     """Models that were trained on tables of floats cast them: the shapes have run, the values not."""
-    lookup = parsed(
+    lookup = parse_text(
         """(float[n, 32] x) => (float[n, 32, 2] y) {
         ids = Cast <to = 7> (x) y = Gather(table, ids) }""",
         initializer("table", np.ones((100, 2), np.float32)),
@@ -241,13 +241,13 @@ CLASH = Exception("[ONNXRuntimeError] : 1 : FAIL : MatMul dimension mismatch")
 REFUSED = Exception("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : idx=99")
 
 
-def failed(text: str) -> Exception:
+def make_error(text: str) -> Exception:
     return Exception(f"[ONNXRuntimeError] : 1 : FAIL : {text}")
 
 
 @pytest.mark.parametrize("text", LOST)
 def test_a_lost_device_is_known_when_golden_inputs_fail_too(text: str) -> None:
-    error = failed(text)
+    error = make_error(text)
     assert fault_from_error(error, ran_before=False) is None
     assert fault_from_rerun(error, error, error) is Fault.SERVER
     # what still serves is not lost, whatever an error repeats of what a client wrote
@@ -256,7 +256,7 @@ def test_a_lost_device_is_known_when_golden_inputs_fail_too(text: str) -> None:
 
 @pytest.mark.parametrize("text", MEMORY)
 def test_memory_is_never_a_lost_device(text: str) -> None:
-    error = failed(text)
+    error = make_error(text)
     assert fault_from_rerun(error, error, error) is Fault.SERVER
     assert fault_from_rerun(error, None, error) is Fault.SERVER
 

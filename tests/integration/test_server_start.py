@@ -25,7 +25,7 @@ from enginewright_serving.server.startup.baseline import measure
 from enginewright_serving.server.startup.prepare import prepare
 from onnx import TensorProto, helper
 
-from tests.support.broken_models import initializer, parsed
+from tests.support.broken_models import initializer, parse_text
 from tests.support.optional import present
 from tests.support.serving import (
     Feeds,
@@ -48,7 +48,7 @@ def task(tmp_path: Path) -> ServeTask:
     return write_artifact(tmp_path, linear_model(), [SAMPLE])
 
 
-def refused(root: Path, task: ServeTask) -> tuple[int, StageReport]:
+def wait_refusal(root: Path, task: ServeTask) -> tuple[int, StageReport]:
     """Start a server that must not become ready; return exit code and termination message."""
     server = Server(root, task)
     try:
@@ -98,7 +98,7 @@ def test_a_refused_start_is_reported_in_exit_code_termination_message_and_log(
     tmp_path: Path, task: ServeTask
 ) -> None:
     change_golden(tmp_path, "s0/y", lambda y: y * 1.5)
-    code, termination_message = refused(tmp_path, task)
+    code, termination_message = wait_refusal(tmp_path, task)
     assert (code, termination_message.reason) == (ExitCode.PERMANENT, Reason.PARITY_FAILED)
     assert (
         "output 'y' of golden sample 's0' is outside the tolerance" in termination_message.outcome
@@ -169,7 +169,7 @@ def list_again(root: Path) -> None:
 
 def test_without_an_artefact_the_start_is_tried_again(tmp_path: Path, task: ServeTask) -> None:
     (tmp_path / "artifact/manifest.json").unlink()
-    code, termination_message = refused(tmp_path, task)
+    code, termination_message = wait_refusal(tmp_path, task)
     assert (code, termination_message.reason) == (ExitCode.TRANSIENT, Reason.ARTIFACT_MISSING)
 
 
@@ -209,7 +209,7 @@ def test_an_input_that_the_protocol_cannot_carry_is_refused(tmp_path: Path) -> N
 
 
 def test_every_corner_of_a_shape_profile_is_run_before_ready(tmp_path: Path) -> None:
-    pairing = parsed(
+    pairing = parse_text(
         "(float[n] x) => (float[2, half] y) { y = Reshape(x, shape) }",
         initializer("shape", np.array([2, -1]), None),
     )
@@ -230,7 +230,9 @@ def test_a_profile_for_no_input_is_refused(tmp_path: Path) -> None:
 
 def noisy(scale: float) -> onnx.ModelProto:
     """Return a model whose only output is drawn from normal(0, `scale`)."""
-    return parsed(f"(float[n] x) => (float[n] y) {{ y = RandomNormalLike <scale = {scale}> (x) }}")
+    return parse_text(
+        f"(float[n] x) => (float[n] y) {{ y = RandomNormalLike <scale = {scale}> (x) }}"
+    )
 
 
 def test_an_unknown_distribution_is_not_compared(

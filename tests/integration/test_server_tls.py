@@ -20,15 +20,15 @@ from enginewright_contract.task import ServeTask
 from enginewright_serving.server.protocol.grpc.messages import InferResponse
 
 from tests.integration.test_server_clients import PROGRAMS, PYTHON
-from tests.integration.test_server_grpc_inference import INFER, SERVICE, batch, parsed
+from tests.integration.test_server_grpc_inference import INFER, SERVICE, batch, parse_message
 from tests.integration.test_sidecar_shadow import (
-    compared,
-    counted,
+    compare_requests,
+    count_by_code,
     counts,
-    measured,
     order,
+    read_comparison,
     request,
-    watched,
+    start_watching,
 )
 from tests.support.certificates import Authority, Pair
 from tests.support.secret_volumes import write_secret
@@ -60,7 +60,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
-def secured(root: Path, files: dict[str, str], **fields: Any) -> ServeTask:
+def secure_task(root: Path, files: dict[str, str], **fields: Any) -> ServeTask:
     write_secret(root / VOLUME, **files)
     task = write_artifact(root, linear_model(), SAMPLES)
     return task.model_copy(update={"tls": True, **fields})
@@ -69,7 +69,7 @@ def secured(root: Path, files: dict[str, str], **fields: Any) -> ServeTask:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Server]:
     root = tmp_path_factory.mktemp("tls")
-    with Server(root, secured(root, authority.issue().files)) as server:
+    with Server(root, secure_task(root, authority.issue().files)) as server:
         yield server
 
 
@@ -95,7 +95,7 @@ def rows(server: Server, count: int) -> bytes:
     return server.infer_request(document | {"outputs": [{"name": "y"}]}, tensors)
 
 
-def expected(count: int) -> Any:
+def multiply_rows(count: int) -> Any:
     x = np.arange(count * 8, dtype=np.float32).reshape(count, 8)
     return x @ (np.arange(32, dtype=np.float32).reshape(8, 4) / 8)
 
@@ -114,12 +114,12 @@ def test_http_over_tls(server: Server, authority: Authority, version: ssl.TLSVer
         assert wire.tls.selected_alpn_protocol() == "http/1.1"
         for count in (1, 100, 300_000, 3):  # up to 9.6 MB
             wire.send(rows(server, count))
-            np.testing.assert_allclose(outputs(wire.receive()), expected(count), rtol=1e-5)
+            np.testing.assert_allclose(outputs(wire.receive()), multiply_rows(count), rtol=1e-5)
         wire.send(server.infer_request(DOCUMENT) * 30)  # pipelined
         assert [wire.receive().status for _ in range(30)] == [200] * 30
         wire.send(b"GET /v2 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
         assert wire.receive().status == 200
-        assert wire.closed()
+        assert wire.wait_closed()
 
 
 def test_a_body_in_small_records(server: Server, authority: Authority) -> None:
@@ -127,7 +127,7 @@ def test_a_body_in_small_records(server: Server, authority: Authority) -> None:
     with Wire(server.port, tls=verifying(authority)) as wire:
         for at in range(len(sent)):
             wire.send(sent[at : at + 1])
-        np.testing.assert_allclose(outputs(wire.receive()), expected(50), rtol=1e-5)
+        np.testing.assert_allclose(outputs(wire.receive()), multiply_rows(50), rtol=1e-5)
 
 
 def test_an_early_refusal_is_read_although_the_body_was_not(
@@ -144,7 +144,9 @@ def test_grpc_over_tls(server: Server, authority: Authority) -> None:
     with channel(server, authority) as opened:
         call = opened.unary_unary(INFER)
         for count in (1, 100_000, 1):
-            answer = parsed(InferResponse, call(batch(count).SerializeToString(), timeout=SECONDS))
+            answer = parse_message(
+                InferResponse, call(batch(count).SerializeToString(), timeout=SECONDS)
+            )
             assert len(answer.raw_output_contents[0]) == 16 * count
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             sent = batch(1000).SerializeToString()
@@ -173,7 +175,7 @@ def test_plain_http_is_told_to_use_tls(server: Server) -> None:
         answer = wire.receive()
         assert (answer.status, answer.headers["connection"]) == (400, "close")
         assert "speaks TLS only; use https" in answer.json()["error"]
-        assert wire.closed()
+        assert wire.wait_closed()
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as opened:
         with pytest.raises(grpc.RpcError) as caught:
             opened.unary_unary(f"/{SERVICE}/ServerLive")(b"", timeout=SECONDS)
@@ -194,7 +196,7 @@ def serial(port: int) -> str:
         return str(wire.tls.getpeercert(binary_form=True))
 
 
-def _logged(server: Server, text: str) -> bool:
+def _has_logged(server: Server, text: str) -> bool:
     return text in server.log()
 
 
@@ -202,7 +204,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(
     tmp_path: Path, authority: Authority
 ) -> None:
     first, second, third = (authority.issue() for _ in range(3))
-    task = secured(tmp_path, first.files)
+    task = secure_task(tmp_path, first.files)
     with Server(tmp_path, task, sweep_seconds=0.02) as server:
         with (
             Wire(server.port, tls=verifying(authority)) as old,
@@ -234,7 +236,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(
                 ({"tls.crt": third.certificate}, "lacks tls.crt or tls.key"),
             ):
                 write_secret(tmp_path / VOLUME, **broken)
-                until(partial(_logged, server, reason), reason)
+                until(partial(_has_logged, server, reason), reason)
                 assert serial(server.port) == renewed
             assert "the earlier certificate stays in use: create or correct" in server.log()
             write_secret(tmp_path / VOLUME, **third.files)
@@ -251,14 +253,14 @@ def test_a_renewed_certificate_is_used_without_a_restart(
 def test_a_certificate_that_cannot_be_read_is_read_again(
     tmp_path: Path, authority: Authority
 ) -> None:
-    task = secured(tmp_path, authority.issue().files)
+    task = secure_task(tmp_path, authority.issue().files)
     with Server(tmp_path, task, sweep_seconds=0.02) as server:
         before = serial(server.port)
         pid = server.process.pid
         limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))
         write_secret(tmp_path / VOLUME, **authority.issue().files)
-        until(partial(_logged, server, "the earlier certificate stays in use"), "is logged")
+        until(partial(_has_logged, server, "the earlier certificate stays in use"), "is logged")
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
         until(lambda: serial(server.port) != before, "the new certificate")
 
@@ -279,7 +281,7 @@ def test_without_a_usable_certificate_the_server_does_not_start(
     tmp_path: Path, authority: Authority, change: dict[str, str | None], reason: str
 ) -> None:
     files = authority.issue().files | change
-    task = secured(tmp_path, {name: file for name, file in files.items() if file is not None})
+    task = secure_task(tmp_path, {name: file for name, file in files.items() if file is not None})
     assert Server(tmp_path, task).wait() == ExitCode.TRANSIENT
     report = read_report(tmp_path)
     assert report.reason == "SecretUnusable"
@@ -291,7 +293,7 @@ def test_tritons_and_kserves_clients_with_tls_and_a_token(
     tmp_path: Path, authority: Authority
 ) -> None:
     write_secret(tmp_path / "run/enginewright/tokens", shop=TOKEN)
-    with Server(tmp_path, secured(tmp_path, authority.issue().files, auth=True)) as server:
+    with Server(tmp_path, secure_task(tmp_path, authority.issue().files, auth=True)) as server:
         given = {
             "http": f"localhost:{server.port}",
             "grpc": f"localhost:{server.grpc_port}",
@@ -312,7 +314,7 @@ def test_tritons_and_kserves_clients_with_tls_and_a_token(
 
 def test_call_credentials_carry_the_token(tmp_path: Path, authority: Authority) -> None:
     write_secret(tmp_path / "run/enginewright/tokens", shop=TOKEN)
-    with Server(tmp_path, secured(tmp_path, authority.issue().files, auth=True)) as server:
+    with Server(tmp_path, secure_task(tmp_path, authority.issue().files, auth=True)) as server:
         with channel(server, authority) as opened, pytest.raises(grpc.RpcError) as caught:
             opened.unary_unary(INFER)(batch(1).SerializeToString(), timeout=SECONDS)
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -322,7 +324,7 @@ def test_call_credentials_carry_the_token(tmp_path: Path, authority: Authority) 
         )
         with grpc.secure_channel(f"localhost:{server.grpc_port}", credentials) as opened:
             answer = opened.unary_unary(INFER)(batch(1).SerializeToString(), timeout=SECONDS)
-        assert parsed(InferResponse, answer).model_name == "m"
+        assert parse_message(InferResponse, answer).model_name == "m"
 
 
 @contextlib.contextmanager
@@ -338,7 +340,7 @@ def pods(tmp_path: Path, *pairs: Pair) -> Iterator[tuple[Server, Sidecar, Server
     with (
         Server(tmp_path / "r1", tasks[0]) as serving,
         Server(tmp_path / "r2", tasks[1], sweep_seconds=0.05) as canary,
-        watched(tmp_path / "r1", tasks[0], serving.port, canary.port) as sidecar,
+        start_watching(tmp_path / "r1", tasks[0], serving.port, canary.port) as sidecar,
     ):
         sidecar.until_ready()
         yield serving, sidecar, canary
@@ -351,8 +353,8 @@ def test_the_sidecar_reaches_its_server_and_canaries_with_the_same_certificate(
     with pods(tmp_path, pair, pair) as (serving, sidecar, canary):
         assert {check.state for check in sidecar.verdict().checks} <= {"ok", "unknown"}
         assert b"enginewright_requests_total" in sidecar.get("/metrics").body, "of the server"
-        compared(serving, sidecar, request(serving, [[1.0] * 8]))
-        assert counted(canary, "enginewright_shadow_requests_total")["200"] > 0
+        compare_requests(serving, sidecar, request(serving, [[1.0] * 8]))
+        assert count_by_code(canary, "enginewright_shadow_requests_total")["200"] > 0
 
 
 def test_no_copies_go_to_a_server_with_another_certificate(
@@ -363,9 +365,9 @@ def test_no_copies_go_to_a_server_with_another_certificate(
 
         def is_dropped() -> bool:
             serving.send(request(serving, [[1.0] * 8]))
-            comparison = measured(sidecar)
+            comparison = read_comparison(sidecar)
             return comparison is not None and comparison.dropped_by.get("CanaryNotReady", 0) > 0
 
         sidecar.until(is_dropped, "they are dropped")
         assert counts(sidecar)[:3] == (0, 0, 0)
-        assert not counted(canary, "enginewright_shadow_requests_total")
+        assert not count_by_code(canary, "enginewright_shadow_requests_total")

@@ -26,7 +26,7 @@ from tests.integration.test_server_floods import (
 from tests.integration.test_server_grpc_inference import SERVICE
 from tests.support.certificates import Authority
 from tests.support.cpu import processor_seconds
-from tests.support.floods import flooded
+from tests.support.floods import flood_with
 from tests.support.process_memory import memory_of
 from tests.support.secret_volumes import write_secret
 from tests.support.serving import Server, Wire, any_certificate, linear_model
@@ -35,7 +35,7 @@ from tests.support.sidecar import artifact
 STORM = 300  # connections, which are replaced: the computing of so many handshakes is a core's
 
 
-def secured(root: Path, task: ServeTask) -> ServeTask:
+def secure_server(root: Path, task: ServeTask) -> ServeTask:
     write_secret(root / "run/enginewright/tls", **Authority(root / "authority").issue().files)
     return task.model_copy(update={"tls": True})
 
@@ -44,11 +44,11 @@ def secured(root: Path, task: ServeTask) -> ServeTask:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     root = tmp_path_factory.mktemp("floods")
     task = artifact(root, linear_model(), [{"x": np.full((1, 8), 0.5, np.float32)}])
-    with Server(root, secured(root, task)) as server:
+    with Server(root, secure_server(root, task)) as server:
         yield server
 
 
-def tried(server: Server, act: Callable[[], None]) -> Repeated:
+def try_repeatedly(server: Server, act: Callable[[], None]) -> Repeated:
     """Do it again and again as a kubelet probes: within seconds of the server's work, with few failures in a row."""
 
     def attempt() -> None:
@@ -73,7 +73,7 @@ def probes(server: Server) -> Repeated:
             wire.send(b"GET /v2/health/ready HTTP/1.1\r\nHost: h\r\n\r\n")
             assert wire.receive().status == 200
 
-    return tried(server, act)
+    return try_repeatedly(server, act)
 
 
 def calls(server: Server) -> Repeated:
@@ -85,7 +85,7 @@ def calls(server: Server) -> Repeated:
         with grpc.secure_channel(f"localhost:{server.grpc_port}", credentials) as channel:
             channel.unary_unary(f"/{SERVICE}/ServerReady")(b"", timeout=ANSWER_SECONDS)
 
-    return tried(server, act)
+    return try_repeatedly(server, act)
 
 
 # fault: Hostile | clients hold or flood TLS handshakes: nothing sent, a part of the first record, no
@@ -95,10 +95,10 @@ def calls(server: Server) -> Repeated:
 def test_probes_and_calls_get_through_beside_handshakes(server: Server, kind: str) -> None:
     count = STORM if kind == "hello storm" else COUNT
     before = memory_of(server.process.pid)
-    with flooded(server.port, kind, count), probes(server):
+    with flood_with(server.port, kind, count), probes(server):
         time.sleep(SECONDS)
         most = memory_of(server.process.pid)
-    with flooded(server.grpc_port, kind, count), calls(server):
+    with flood_with(server.grpc_port, kind, count), calls(server):
         time.sleep(SECONDS)
         most = max(most, memory_of(server.process.pid))
     assert most - before < MEMORY / 2
@@ -109,7 +109,7 @@ def test_the_oldest_handshakes_end_for_new_ones(server: Server) -> None:
     with contextlib.ExitStack() as opened:
         wires = [opened.enter_context(Wire(server.port)) for _ in range(HANDSHAKES + 10)]
         for item in wires[:10]:
-            assert item.closed()
+            assert item.wait_closed()
         with server.wire() as wire:
             wire.send(b"GET /v2/health/ready HTTP/1.1\r\nHost: h\r\n\r\n")
             assert wire.receive().status == 200
@@ -117,16 +117,18 @@ def test_the_oldest_handshakes_end_for_new_ones(server: Server) -> None:
 
 def test_a_handshake_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     task = artifact(tmp_path, linear_model(), [{"x": np.full((1, 8), 0.5, np.float32)}])
-    with Server(tmp_path, secured(tmp_path, task), head_seconds=0.3, sweep_seconds=0.05) as server:
+    with Server(
+        tmp_path, secure_server(tmp_path, task), head_seconds=0.3, sweep_seconds=0.05
+    ) as server:
         for port in (server.port, server.grpc_port):
             for sent in (b"", b"\x16\x03\x01\x02\x00\x01"):
                 with Wire(port) as wire:
                     wire.send(sent)
-                    assert wire.closed()
+                    assert wire.wait_closed()
 
 
 # fault: Hostile | clients do not read large responses
 def test_responses_that_nobody_reads_take_limited_memory(tmp_path: Path) -> None:
     task = artifact(tmp_path, spread_model(16_000_000), [{"x": np.array([2], np.float32)}])
-    with Server(tmp_path, secured(tmp_path, task), inflight_bytes=128 * MIB) as server:
+    with Server(tmp_path, secure_server(tmp_path, task), inflight_bytes=128 * MIB) as server:
         leave_unread(server, 40)

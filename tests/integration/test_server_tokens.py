@@ -17,12 +17,12 @@ from enginewright_contract.task import ServeTask
 
 from tests.integration.test_server_grpc_inference import CHECK, INFER, SERVICE, Client, batch
 from tests.integration.test_sidecar_shadow import (
-    compared,
+    compare_requests,
     counts,
-    measured,
     order,
+    read_comparison,
     request,
-    watched,
+    start_watching,
 )
 from tests.support.secret_volumes import write_secret
 from tests.support.serving import Server, json_inputs, linear_model, read_report, write_artifact
@@ -38,7 +38,7 @@ SAMPLES = [{"x": np.ones((1, 8), np.float32)}]
 SECONDS = 20.0
 
 
-def guarded(root: Path, **tokens: str) -> ServeTask:
+def guard_task(root: Path, **tokens: str) -> ServeTask:
     """Return a task that requires one of `tokens`."""
     write_secret(root / "run/enginewright/tokens", **tokens)
     return write_artifact(root, linear_model(), SAMPLES, auth=True)
@@ -47,7 +47,7 @@ def guarded(root: Path, **tokens: str) -> ServeTask:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     root = tmp_path_factory.mktemp("guarded")
-    with Server(root, guarded(root, shop=f"{TOKEN}\n", search=OTHER)) as server:
+    with Server(root, guard_task(root, shop=f"{TOKEN}\n", search=OTHER)) as server:
         yield server
 
 
@@ -125,7 +125,7 @@ def test_refusals_are_counted_and_reveal_no_token(server: Server) -> None:
     before = count_refused()
     assert server.post(DOCUMENT, headers=bearer("almost-" + TOKEN)).status == 401
     with Client(server) as client:
-        assert client.refused(INFER, batch(1))[0] == "UNAUTHENTICATED"
+        assert client.call_refused(INFER, batch(1))[0] == "UNAUTHENTICATED"
     assert count_refused() == before + 2
     log = server.log()
     assert "requests need a token of one of these clients: search, shop" in log
@@ -137,11 +137,11 @@ def test_refusals_are_counted_and_reveal_no_token(server: Server) -> None:
 
 def test_refusals_are_in_the_access_log_and_in_the_time_to_the_response(tmp_path: Path) -> None:
     options = AccessLogTask(share=0.0, failed="All")
-    task = guarded(tmp_path, shop=TOKEN).model_copy(update={"access_log": options})
+    task = guard_task(tmp_path, shop=TOKEN).model_copy(update={"access_log": options})
     with Server(tmp_path, task) as server, Client(server) as client:
         assert server.post(DOCUMENT).status == 401
-        assert client.refused(INFER, batch(1))[0] == "UNAUTHENTICATED"
-        assert client.refused(f"/{SERVICE}/ServerMetadata")[0] == "UNAUTHENTICATED"
+        assert client.call_refused(INFER, batch(1))[0] == "UNAUTHENTICATED"
+        assert client.call_refused(f"/{SERVICE}/ServerMetadata")[0] == "UNAUTHENTICATED"
         assert server.get("/v2").status == 401
         until(lambda: server.log().count(" code=401 ") == 2, "both inferences are logged")
         text = server.get("/metrics", headers=bearer(TOKEN)).body.decode()
@@ -156,10 +156,10 @@ def test_grpc_reads_the_token_from_the_calls_metadata(server: Server) -> None:
             client.call(f"/{SERVICE}/{method}")
         client.call(INFER, batch(2), metadata=[("authorization", f"Bearer {TOKEN}")])
         refused = [
-            client.refused(INFER, batch(2)),
-            client.refused(INFER, batch(2), metadata=[("authorization", "Bearer wrong")]),
-            client.refused(f"/{SERVICE}/ServerMetadata"),
-            client.refused("/mine/Method"),
+            client.call_refused(INFER, batch(2)),
+            client.call_refused(INFER, batch(2), metadata=[("authorization", "Bearer wrong")]),
+            client.call_refused(f"/{SERVICE}/ServerMetadata"),
+            client.call_refused("/mine/Method"),
         ]
         assert {code for code, _ in refused} == {"UNAUTHENTICATED"}
         assert "a bearer token is required" in refused[0][1]
@@ -168,7 +168,7 @@ def test_grpc_reads_the_token_from_the_calls_metadata(server: Server) -> None:
 
 
 def test_tokens_change_without_a_restart(tmp_path: Path) -> None:
-    task = guarded(tmp_path, shop=TOKEN)
+    task = guard_task(tmp_path, shop=TOKEN)
     volume = tmp_path / "run/enginewright/tokens"
     with Server(tmp_path, task, sweep_seconds=0.05) as server, Client(server) as client:
 
@@ -200,7 +200,7 @@ def test_tokens_change_without_a_restart(tmp_path: Path) -> None:
 # fault: Servers | the Secret of tokens changes while no file can be opened, such as in a flood of connections |
 #   the earlier tokens stay in force, and it is read again | the pod
 def test_tokens_that_cannot_be_read_change_nothing(tmp_path: Path) -> None:
-    task = guarded(tmp_path, shop=TOKEN)
+    task = guard_task(tmp_path, shop=TOKEN)
     with Server(tmp_path, task, sweep_seconds=0.05) as server, server.wire() as wire:
 
         def status(token: str) -> int:
@@ -222,7 +222,7 @@ def test_tokens_that_cannot_be_read_change_nothing(tmp_path: Path) -> None:
 def test_without_any_token_the_server_does_not_start(
     tmp_path: Path, tokens: dict[str, str] | None
 ) -> None:
-    task = guarded(tmp_path, **(tokens or {}))
+    task = guard_task(tmp_path, **(tokens or {}))
     if tokens is None:
         volume = tmp_path / "run/enginewright/tokens"
         volume.rename(tmp_path / "elsewhere")
@@ -249,7 +249,7 @@ def pods(tmp_path: Path) -> Iterator[tuple[Server, Sidecar, Server, Path]]:
     with (
         Server(roots[0], tasks[0]) as serving,
         Server(roots[1], tasks[1], sweep_seconds=0.05) as canary,
-        watched(roots[0], tasks[0], serving.port, canary.port) as sidecar,
+        start_watching(roots[0], tasks[0], serving.port, canary.port) as sidecar,
     ):
         sidecar.until_ready()
         yield serving, sidecar, canary, roots[1] / "run/enginewright/tokens"
@@ -264,14 +264,14 @@ def test_the_sidecar_verifies_its_server_and_canaries_take_copies(
     authorized = request(serving, X).replace(
         b"\r\n", f"\r\nAuthorization: Bearer {TOKEN}\r\n".encode(), 1
     )
-    compared(serving, sidecar, authorized)
+    compare_requests(serving, sidecar, authorized)
     write_secret(secret, shop=OTHER)
     until(lambda: canary.post(DOCUMENT, headers=bearer(OTHER)).status == 200, "it is renewed")
     sidecar.shadow(order())
 
     def count_refused() -> bool:
         serving.send(authorized)
-        comparison = measured(sidecar)
+        comparison = read_comparison(sidecar)
         return comparison is not None and comparison.dropped_by.get("CanaryRefused", 0) > 0
 
     sidecar.until(count_refused, "copies are refused")

@@ -24,12 +24,12 @@ SAMPLED = f"00-{TRACE}-{SPAN}-01"
 SERVER, INTERNAL, ERROR = 2, 1, 2
 
 
-def traced(root: Path, endpoint: str | None, share: float) -> ServeTask:
+def trace_task(root: Path, endpoint: str | None, share: float) -> ServeTask:
     task = write_artifact(root, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
     return task.model_copy(update={"tracing": TracingTask(endpoint=endpoint, share=share)})
 
 
-def dropped(server: Server) -> float:
+def count_dropped(server: Server) -> float:
     return server.metric('enginewright_request_records_dropped_total{kind="trace"')
 
 
@@ -39,7 +39,7 @@ def of_requests(collector: Collector) -> list[Any]:
 
 def test_a_request_has_a_span_below_its_clients(tmp_path: Path) -> None:
     with Collector() as collector:
-        with Server(tmp_path, traced(tmp_path, collector.url, 0.0)) as server:
+        with Server(tmp_path, trace_task(tmp_path, collector.url, 0.0)) as server:
             began = time.time_ns()
             headers = {"traceparent": SAMPLED, "tracestate": "a=1,b=2", "X-Request-Id": "mine"}
             answer = server.post(x(), headers=headers)
@@ -80,7 +80,7 @@ def test_a_request_has_a_span_below_its_clients(tmp_path: Path) -> None:
 
 def test_the_sampled_flag_and_else_the_share_decide(tmp_path: Path) -> None:
     with Collector() as collector:
-        with Server(tmp_path, traced(tmp_path, collector.url, 1.0)) as server:
+        with Server(tmp_path, trace_task(tmp_path, collector.url, 1.0)) as server:
             for parent in (SAMPLED[:-2] + "00", SAMPLED, "rubbish", None):
                 headers = {"traceparent": parent} if parent else {}
                 assert server.post(x(), headers=headers).status == 200
@@ -117,7 +117,7 @@ def test_variables_of_opentelemetry_are_respected(tmp_path: Path) -> None:
                 "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment=test",
             }.items()
         )
-        with Server(tmp_path, traced(tmp_path, None, 1.0), before=set_variables) as server:
+        with Server(tmp_path, trace_task(tmp_path, None, 1.0), before=set_variables) as server:
             server.post(x())
             until(lambda: bool(of_requests(collector)), "its span arrived")
     assert collector.headers[0]["api-key"] == "s3cret"
@@ -132,13 +132,13 @@ def test_without_a_collector_requests_are_answered(tmp_path: Path, hangs: bool) 
     with Collector() as collector:
         collector.answers.clear()
         endpoint = collector.url if hangs else f"http://127.0.0.1:{free_port()}"
-        with Server(tmp_path, traced(tmp_path, endpoint, 1.0)) as server:
+        with Server(tmp_path, trace_task(tmp_path, endpoint, 1.0)) as server:
             request = server.infer_request(x())
             with server.wire() as wire:
                 for _ in range(3000):
                     wire.send(request)
                     assert wire.receive().status == 200
-            until(lambda: dropped(server) > 0, "traces are counted as dropped")
+            until(lambda: count_dropped(server) > 0, "traces are counted as dropped")
             began = time.monotonic()
             server.terminate()
             assert server.wait() == 0

@@ -10,7 +10,7 @@ from enginewright_contract.task import ShapeProfile
 from enginewright_contract.verdict import Check
 from enginewright_runtime.engine.builder import build
 
-from tests.support.broken_models import initializer, parsed
+from tests.support.broken_models import initializer, parse_text
 from tests.support.engines import build_request
 from tests.support.open_models import decoder
 from tests.support.preparing import Workplace
@@ -69,7 +69,7 @@ def test_preflight_takes_a_least_size_of_0() -> None:
 def test_an_empty_batch_does_not_end_the_process(tmp_path: Path, operator: str) -> None:
     """ONNX Runtime's own kernels abort there, so one request would restart the pod."""
     gates = {"LSTM": 4, "GRU": 3}[operator]
-    recurrent = parsed(
+    recurrent = parse_text(
         f"""(float[steps, batch, 8] x) => (float[?, 1, ?, 4] y) {{
         y = {operator} <hidden_size = 4> (x, w, r) }}""",
         initializer("w", np.ones((1, gates * 4, 8))),

@@ -19,9 +19,9 @@ from enginewright_serving.sidecar.answers import AnswerComparison
 from enginewright_serving.sidecar.client import Client, ServerResponse, UnreachableError
 from enginewright_serving.sidecar.inferences import Inferences
 
-from tests.support.broken_models import parsed
+from tests.support.broken_models import parse_text
 from tests.support.optional import present
-from tests.support.serving import Feeds, Server, linear_model, scaled
+from tests.support.serving import Feeds, Server, linear_model, scale_linear
 from tests.support.sidecar import Proxy, Sidecar, artifact, change_manifest
 
 NEW, STABLE = "b" * 64, "a" * 64
@@ -41,7 +41,7 @@ def publish(root: Path, key: str, stored: onnx.ModelProto, samples: list[Feeds])
     return folder
 
 
-def fetched(root: Path, stable_key: str = STABLE) -> ServeTask:
+def fetch_canary(root: Path, stable_key: str = STABLE) -> ServeTask:
     """Fetch as a canary's pod does."""
     task = ServeTask(
         model="m", revision="r2", prepared_key=NEW, stable_key=stable_key, backend="cpu"
@@ -57,7 +57,7 @@ def pair(
 ) -> ServeTask:
     publish(root, NEW, new, own or SAMPLES)
     publish(root, STABLE, stable, SAMPLES)
-    return fetched(root)
+    return fetch_canary(root)
 
 
 def answers(sidecar: Sidecar) -> AnswerChange | None:
@@ -65,7 +65,7 @@ def answers(sidecar: Sidecar) -> AnswerChange | None:
     return Measurements.model_validate_json(answer.body).answers if answer.status == 200 else None
 
 
-def compared(root: Path, task: ServeTask) -> AnswerChange:
+def compare_answers(root: Path, task: ServeTask) -> AnswerChange:
     """Serve `task` and return the comparison; the pod must be and stay ready."""
     with Server(root, task) as server, Sidecar(root, task, server.port, pace=QUICK) as sidecar:
         sidecar.until_ready()
@@ -83,7 +83,7 @@ def compared(root: Path, task: ServeTask) -> AnswerChange:
 
 
 def test_only_manifest_and_golden_samples_are_fetched(tmp_path: Path) -> None:
-    pair(tmp_path, scaled(1.0), linear_model())
+    pair(tmp_path, scale_linear(1.0), linear_model())
     folder = tmp_path / "artifact/.stable"
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert files == {"manifest.json", "golden/inputs.npz", "golden/outputs.npz"}
@@ -93,7 +93,7 @@ def test_only_manifest_and_golden_samples_are_fetched(tmp_path: Path) -> None:
 
 
 def test_equal_revisions_answer_alike(tmp_path: Path) -> None:
-    change = compared(tmp_path, pair(tmp_path, scaled(1.0), linear_model()))
+    change = compare_answers(tmp_path, pair(tmp_path, scale_linear(1.0), linear_model()))
     assert (change.failure, change.samples) == ("", 2)
     assert {output.name for output in change.outputs} == {"y", "total"}
     for output in change.outputs:
@@ -102,7 +102,7 @@ def test_equal_revisions_answer_alike(tmp_path: Path) -> None:
 
 
 def test_the_difference_of_a_changed_model_is_reported(tmp_path: Path) -> None:
-    change = compared(tmp_path, pair(tmp_path, scaled(1.5), linear_model()))
+    change = compare_answers(tmp_path, pair(tmp_path, scale_linear(1.5), linear_model()))
     assert (change.failure, change.samples) == ("", 2)
     weights = np.arange(32, dtype=np.float32).reshape(8, 4) / 8
     changes = {output.name: output for output in change.outputs}
@@ -116,16 +116,16 @@ def test_the_difference_of_a_changed_model_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_varying_output_is_left_out(tmp_path: Path) -> None:
-    noisy = parsed("""(float[batch, 8] x) => (float[batch, 8] y, float[batch, 8] noise) {
+    noisy = parse_text("""(float[batch, 8] x) => (float[batch, 8] y, float[batch, 8] noise) {
         y = Neg(x) noise = RandomUniformLike(x) }""")
-    change = compared(tmp_path, pair(tmp_path, noisy, noisy))
+    change = compare_answers(tmp_path, pair(tmp_path, noisy, noisy))
     assert (change.failure, change.samples) == ("", 2)
     assert [output.name for output in change.outputs] == ["y"]
 
 
 def detector(threshold: float) -> onnx.ModelProto:
     """Return a model that finds the positions above a threshold."""
-    return parsed(f"""(float[batch, 8] x) => (int64[2, count] found, float[batch, 8] zero) {{
+    return parse_text(f"""(float[batch, 8] x) => (int64[2, count] found, float[batch, 8] zero) {{
         least = Constant <value_float = {threshold}> () above = Greater(x, least)
         found = NonZero(above) zero = Sub(x, x) }}""")
 
@@ -133,7 +133,7 @@ def detector(threshold: float) -> onnx.ModelProto:
 def test_sizes_that_depend_on_data_and_outputs_of_zeros_are_compared_as_far_as_they_can(
     tmp_path: Path,
 ) -> None:
-    change = compared(tmp_path, pair(tmp_path, detector(1.0), detector(0.4)))
+    change = compare_answers(tmp_path, pair(tmp_path, detector(1.0), detector(0.4)))
     assert (change.failure, change.samples) == ("", 2)
     changes = {output.name: output for output in change.outputs}
     # nothing of the first sample is found any more
@@ -143,7 +143,7 @@ def test_sizes_that_depend_on_data_and_outputs_of_zeros_are_compared_as_far_as_t
 
 
 def other_input() -> onnx.ModelProto:
-    return parsed("(float[batch, 8] image) => (float[batch, 8] y) { y = Neg(image) }")
+    return parse_text("(float[batch, 8] image) => (float[batch, 8] y) { y = Neg(image) }")
 
 
 def other_size() -> onnx.ModelProto:
@@ -164,16 +164,16 @@ OTHER: list[tuple[Callable[[], onnx.ModelProto], list[Feeds], str]] = [
 def test_other_inputs_are_a_plain_sentence_and_no_failure_of_the_pod(
     new: Callable[[], onnx.ModelProto], own: list[Feeds], why: str, tmp_path: Path
 ) -> None:
-    change = compared(tmp_path, pair(tmp_path, new(), linear_model(), own))
+    change = compare_answers(tmp_path, pair(tmp_path, new(), linear_model(), own))
     assert why in change.failure
     assert (change.samples, change.outputs) == (0, ())
 
 
-def gone(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def damaged(folder: Path) -> None:
+def damage_outputs(folder: Path) -> None:
     file = folder / "golden/outputs.npz"
     content = bytearray(file.read_bytes())
     content[-30] ^= 1
@@ -181,24 +181,25 @@ def damaged(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "why"), [(gone, "has no prepared model"), (damaged, "outputs.npz has sha256")]
+    ("change", "why"),
+    [(remove_folder, "has no prepared model"), (damage_outputs, "outputs.npz has sha256")],
 )
 def test_a_failed_fetch_is_reported_and_fails_no_pod(
     change: Callable[[Path], None], why: str, tmp_path: Path
 ) -> None:
-    publish(tmp_path, NEW, scaled(1.0), SAMPLES)
+    publish(tmp_path, NEW, scale_linear(1.0), SAMPLES)
     change(publish(tmp_path, STABLE, linear_model(), SAMPLES))
-    comparison = compared(tmp_path, fetched(tmp_path))
+    comparison = compare_answers(tmp_path, fetch_canary(tmp_path))
     assert "were not fetched" in comparison.failure
     assert why in comparison.failure
 
 
 def test_a_later_attempt_replaces_leftovers(tmp_path: Path) -> None:
-    publish(tmp_path, NEW, scaled(1.0), SAMPLES)
-    fetched(tmp_path)
+    publish(tmp_path, NEW, scale_linear(1.0), SAMPLES)
+    fetch_canary(tmp_path)
     assert (tmp_path / "artifact/.stable/failure").exists()
     publish(tmp_path, STABLE, linear_model(), SAMPLES)
-    fetched(tmp_path)
+    fetch_canary(tmp_path)
     assert not (tmp_path / "artifact/.stable/failure").exists()
     assert (tmp_path / "artifact/.stable/golden/outputs.npz").exists()
 
@@ -206,7 +207,7 @@ def test_a_later_attempt_replaces_leftovers(tmp_path: Path) -> None:
 def test_a_restart_of_the_server_does_not_repeat_the_comparison(tmp_path: Path) -> None:
     """Inputs that end the server would end it again and again."""
     own = [{"x": np.full((1, 8), 0.25, np.float32)}]
-    task = pair(tmp_path, scaled(2.0), linear_model(), own)
+    task = pair(tmp_path, scale_linear(2.0), linear_model(), own)
     stable = {sample["x"].tobytes()[-8:] for sample in SAMPLES}
     with (
         Server(tmp_path, task) as first,
@@ -249,7 +250,7 @@ def steps(
     root: Path, outcomes: list[int | Exception], processes: Iterator[int] | None = None
 ) -> tuple[AnswerComparison, Answering]:
     """Return a comparison after as many steps as use up the outcomes, each of the next of `processes`, if given."""
-    pair(root, scaled(1.0), linear_model())
+    pair(root, scale_linear(1.0), linear_model())
     own = Manifest.model_validate_json((root / "artifact/manifest.json").read_bytes())
     client: Any = Answering(outcomes)
     inferences = Inferences(client, "m", 1.0, "Enginewright-Probe: t\r\n")
@@ -305,7 +306,7 @@ def test_the_comparison_ends_with_a_failure_or_goes_on(
         assert failure in comparison.result.failure
 
 
-async def ended_by(request: bytes) -> UnreachableError:
+async def get_error(request: bytes) -> UnreachableError:
     """Return the error of `request` to a server that answers one first, and ends with the second.
 
     Without a request it ends before one is sent.
@@ -338,7 +339,7 @@ async def ended_by(request: bytes) -> UnreachableError:
 def test_whether_anything_was_sent_is_known_also_of_a_connection_that_was_kept(
     request_body: bytes,
 ) -> None:
-    error = asyncio.run(ended_by(request_body))
+    error = asyncio.run(get_error(request_body))
     assert (error.unreachable, error.sent) == (True, bool(request_body))
 
 

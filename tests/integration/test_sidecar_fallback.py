@@ -14,7 +14,7 @@ from enginewright_contract.reasons import Reason
 from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check
 
-from tests.support.broken_models import parsed
+from tests.support.broken_models import parse_text
 from tests.support.optional import present
 from tests.support.serving import (
     REPLACES_SESSION,
@@ -22,15 +22,15 @@ from tests.support.serving import (
     asks_openvino_for,
     linear_model,
 )
-from tests.support.sidecar import Sidecar, artifact, prepared, promising, value
+from tests.support.sidecar import Sidecar, artifact, prepare_served, promising, value
 
 CPU = "CPUExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
 
 
-def mixed() -> Any:
+def build_mixed() -> Any:
     """Return a model of which OpenVINO takes three nodes and not the determinant."""
-    return parsed("""(float[2, 3, 3] x) => (float[2] y) {
+    return parse_text("""(float[2, 3, 3] x) => (float[2] y) {
         [product] a = MatMul(x, x) [relu] b = Relu(a) [sum] c = Add(b, x)
         [determinant] y = Det(c) }""")
 
@@ -41,7 +41,7 @@ def partial(
 ) -> tuple[Path, ServeTask]:
     """The mixed model, prepared for OpenVINO by the real stages."""
     root = tmp_path_factory.mktemp("partial")
-    return root, prepared(root, mixed(), backend="openvino", python=openvino_python)
+    return root, prepare_served(root, build_mixed(), backend="openvino", python=openvino_python)
 
 
 @contextmanager
@@ -151,9 +151,9 @@ def test_a_provider_refused_by_openvino_has_its_own_reason(
 # fault: Reports | anybody who reaches port 8081 takes a pod out of service | requests change
 #   nothing; only the pod's annotation does | prevented
 def test_a_session_that_falls_back_while_it_serves(openvino_python: Path, tmp_path: Path) -> None:
-    task = prepared(
+    task = prepare_served(
         tmp_path,
-        parsed("(float[3, 3] x) => (float[3, 3] y) { [product] y = MatMul(x, x) }"),
+        parse_text("(float[3, 3] x) => (float[3, 3] y) { [product] y = MatMul(x, x) }"),
         backend="openvino",
         python=openvino_python,
     )

@@ -54,7 +54,7 @@ def send(server: Server, request: bytes, count: int) -> list[int]:
     return statuses
 
 
-def measured(sidecar: Sidecar, *, probe: bool = False) -> Measurements:
+def read_measurements(sidecar: Sidecar, *, probe: bool = False) -> Measurements:
     """Return measurements that include everything that was answered before this call."""
     time.sleep(0.15)  # the server's report may be 0.1 s old
     answer = sidecar.get("/measurements" + (f"?{PROBE_QUERY}=1" if probe else ""))
@@ -62,7 +62,7 @@ def measured(sidecar: Sidecar, *, probe: bool = False) -> Measurements:
     return Measurements.model_validate_json(answer.body)
 
 
-def watched(root: Path, task: ServeTask, port: int, memory_interval: float = 5.0) -> Sidecar:
+def start_watching(root: Path, task: ServeTask, port: int, memory_interval: float = 5.0) -> Sidecar:
     return Sidecar(
         root, task, port, pace=QUICK, measurements_age=0.1, memory_interval=memory_interval
     )
@@ -76,9 +76,9 @@ def test_requests_are_counted_exactly_and_golden_inferences_apart(
     tmp_path: Path, task: ServeTask
 ) -> None:
     began = time.time()
-    with Server(tmp_path, task) as server, watched(tmp_path, task, server.port) as sidecar:
+    with Server(tmp_path, task) as server, start_watching(tmp_path, task, server.port) as sidecar:
         sidecar.until_ready()
-        before = measured(sidecar)
+        before = read_measurements(sidecar)
         assert (before.model, before.revision) == ("m", "r1")
         assert began <= before.since <= time.time()
         assert before.responses == {}
@@ -87,7 +87,7 @@ def test_requests_are_counted_exactly_and_golden_inferences_apart(
         assert send(server, request_of(server, 1), 25) == [200] * 25  # a golden sample's shape
         assert send(server, request_of(server, 2), 25) == [200] * 25  # the first one is not timed
         assert send(server, request_of(server, 1, shape=[9, 9]), 3) == [400] * 3
-        after = measured(sidecar)
+        after = read_measurements(sidecar)
         assert after.responses == {"200": 50, "400": 3}
         sizes = series(after, "requests")
         assert {name: size.count for name, size in sizes.items()} == {"8": 25, "16": 24}
@@ -100,7 +100,7 @@ def test_requests_are_counted_exactly_and_golden_inferences_apart(
         assert set(golden) == {"s0", "s1"}
         assert len({latency_series.inputs for latency_series in golden.values()} - {""}) == 2
         assert {size.inputs for size in sizes.values()} == {""}
-        later = measured(sidecar)
+        later = read_measurements(sidecar)
         assert later.responses == after.responses
         assert later.since == before.since
 
@@ -108,7 +108,7 @@ def test_requests_are_counted_exactly_and_golden_inferences_apart(
 def test_medians_are_times_in_the_model(tmp_path: Path) -> None:
     task = artifact(tmp_path, slow_model(), [{"turns": np.array([20], np.int64)}])
 
-    with Server(tmp_path, task) as server, watched(tmp_path, task, server.port) as sidecar:
+    with Server(tmp_path, task) as server, start_watching(tmp_path, task, server.port) as sidecar:
         sidecar.until_ready()
         send(server, slow_request(server, 20), WINDOW)
         took = []
@@ -118,7 +118,7 @@ def test_medians_are_times_in_the_model(tmp_path: Path) -> None:
                 wire.send(slow_request(server, 100))
                 assert wire.receive().status == 200
                 took.append(time.monotonic() - began)
-        (short, long) = series(measured(sidecar), "requests")["1"].windows
+        (short, long) = series(read_measurements(sidecar), "requests")["1"].windows
         assert long[1] > 2 * short[1]
         assert 0.3 * float(np.median(took)) < long[1] < 1.1 * float(np.median(took))
 
@@ -127,27 +127,34 @@ def test_outcomes_of_golden_inferences_are_counted(tmp_path: Path, task: ServeTa
     with (
         Server(tmp_path, task) as server,
         Proxy(server.port) as proxy,
-        watched(tmp_path, task, proxy.port) as sidecar,
+        start_watching(tmp_path, task, proxy.port) as sidecar,
     ):
         sidecar.until_ready()
-        sidecar.until(lambda: measured(sidecar).golden_ok >= 2, "golden inferences agree")
-        assert (measured(sidecar).golden_wrong, measured(sidecar).golden_failed) == (0, 0)
+        sidecar.until(lambda: read_measurements(sidecar).golden_ok >= 2, "golden inferences agree")
+        assert (
+            read_measurements(sidecar).golden_wrong,
+            read_measurements(sidecar).golden_failed,
+        ) == (0, 0)
         proxy.refusing["/infer"] = 500
-        sidecar.until(lambda: measured(sidecar).golden_failed >= 2, "golden inferences fail")
-        assert measured(sidecar).golden_wrong == 0
+        sidecar.until(
+            lambda: read_measurements(sidecar).golden_failed >= 2, "golden inferences fail"
+        )
+        assert read_measurements(sidecar).golden_wrong == 0
         del proxy.refusing["/infer"]
         proxy.inference = lambda answer: (answer[0], answer[1][:-4] + b"\x7f" * 4)
-        sidecar.until(lambda: measured(sidecar).golden_wrong >= 1, "golden inferences are wrong")
+        sidecar.until(
+            lambda: read_measurements(sidecar).golden_wrong >= 1, "golden inferences are wrong"
+        )
 
 
 def test_memory_is_sampled_and_grows_with_the_servers(tmp_path: Path, task: ServeTask) -> None:
     with (
         Server(tmp_path, task) as server,
-        watched(tmp_path, task, server.port, memory_interval=0.1) as sidecar,
+        start_watching(tmp_path, task, server.port, memory_interval=0.1) as sidecar,
     ):
         sidecar.until_ready()
-        sidecar.until(lambda: len(measured(sidecar).memory) >= 5, "memory is sampled")
-        report = measured(sidecar)
+        sidecar.until(lambda: len(read_measurements(sidecar).memory) >= 5, "memory is sampled")
+        report = read_measurements(sidecar)
         resident = memory_of(server.process.pid)
         assert report.memory[-1].bytes == pytest.approx(resident, rel=0.2)
         assert [sample.at for sample in report.memory] == sorted(
@@ -200,20 +207,20 @@ def check_shares(sidecar: Sidecar) -> None:
         return (measure_spent() - before) / (time.monotonic() - began)
 
     usual = share(8.0)
-    measured(sidecar, probe=True)
+    read_measurements(sidecar, probe=True)
     probed = share(8.0)
     assert probed > 3 * usual
     # 5% in the model, and the way to the server on a busy machine; without a limit it were a third
     assert probed < 0.15
     time.sleep(PROBING_SECONDS - 8.0)
     assert share(8.0) < probed / 3
-    report = measured(sidecar)
+    report = read_measurements(sidecar)
     assert report.golden_wrong == report.golden_failed == 0
     assert sidecar.check(Check.GOLDEN).state == "ok"
 
 
 @contextlib.contextmanager
-def requested(server: Server, request: bytes) -> Iterator[None]:
+def keep_requesting(server: Server, request: bytes) -> Iterator[None]:
     """Send requests, one every 20 ms, whatever the caller does meanwhile."""
     ended = threading.Event()
 
@@ -243,17 +250,17 @@ def test_large_samples_run_at_a_higher_rate_too_or_are_named(tmp_path: Path) -> 
         sidecar.until_ready()
 
         def counts() -> list[int]:
-            golden = series(measured(sidecar, probe=True), "golden")
+            golden = series(read_measurements(sidecar, probe=True), "golden")
             return [golden[name].count if name in golden else 0 for name in ("s0", "s1")]
 
         small, large = counts()
         sidecar.until(lambda: counts()[1] >= large + 3, "the large one runs beside the higher rate")
         assert counts()[0] - small > 3
-        assert measured(sidecar).golden_left_out == ()
+        assert read_measurements(sidecar).golden_left_out == ()
 
-        with requested(server, slow_request(server, 1)):
+        with keep_requesting(server, slow_request(server, 1)):
             sidecar.until(
-                lambda: measured(sidecar, probe=True).golden_left_out == ("s1",),
+                lambda: read_measurements(sidecar, probe=True).golden_left_out == ("s1",),
                 "clients send requests",
             )
             assert "golden sample 's1' takes longer than requests" in sidecar.log()
@@ -264,4 +271,4 @@ def test_large_samples_run_at_a_higher_rate_too_or_are_named(tmp_path: Path) -> 
             sidecar.until(lambda: counts()[0] > small, "the small one runs beside requests")
             assert counts()[1] == large
         sidecar.until(lambda: counts()[1] > large, "the pod is idle again")
-        assert measured(sidecar).golden_left_out == ()
+        assert read_measurements(sidecar).golden_left_out == ()

@@ -10,7 +10,7 @@ from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check
 from enginewright_runtime.session.arrays import map_arrays, read_arrays, write_arrays
 
-from tests.support.broken_models import initializer, parsed
+from tests.support.broken_models import initializer, parse_text
 from tests.support.ports import free_port
 from tests.support.serving import Server
 from tests.support.sidecar import Sidecar, artifact
@@ -22,7 +22,7 @@ MIB = 1 << 20
 def large_output(root: Path, size: int) -> tuple[ServeTask, int]:
     """Return the task to serve y [size / 4] = x + 1 spread out, and the bytes of its output."""
     count = size // 4
-    spread = parsed(
+    spread = parse_text(
         f"(float[1] x) => (float[{count}] y) {{ wide = Expand(x, shape) y = Add(wide, one) }}",
         initializer("shape", np.array([count]), None),
         initializer("one", np.ones(1, np.float32)),
@@ -57,7 +57,9 @@ def test_a_large_output_is_proven_within_the_limit(tmp_path: Path, size: int) ->
 @pytest.mark.timeout(300)
 def test_a_large_input_takes_no_memory_at_all(tmp_path: Path) -> None:
     """Of a detector at batch 32, 640 by 640: 157 MB, sent from the file."""
-    total = parsed("(float[32, 3, 640, 640] x) => (float y) { y = ReduceMax <keepdims = 0> (x) }")
+    total = parse_text(
+        "(float[32, 3, 640, 640] x) => (float y) { y = ReduceMax <keepdims = 0> (x) }"
+    )
     image = np.zeros((32, 3, 640, 640), np.float32)
     image[-1, -1, -1, -1] = 7
     task = artifact(tmp_path, total, [{"x": image}])

@@ -18,14 +18,14 @@ DOCS = Path(__file__).resolve().parents[2] / "docs/reference/metrics.md"
 _WHILE_WRONG = {"enginewright_fallback_reason", "enginewright_runs_failing_reason"}
 
 
-def documented() -> dict[str, tuple[str, frozenset[str]]]:
+def read_documented() -> dict[str, tuple[str, frozenset[str]]]:
     """Return type and labels by name, from the table of the documentation."""
     table = DOCS.read_text().split("<!-- hack/docs: sidecar-metrics -->")[1].split("<!-- /hack")[0]
     rows = re.findall(r"^\| `(enginewright_\w+)` \| (\w+) \|([^|]*)\|", table, re.MULTILINE)
     return {name: (kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
 
 
-def exposed(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]]:
+def read_exposed(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]]:
     """Return type and labels by name, as Prometheus' parser finds them."""
     described = {}
     for family in families:
@@ -47,17 +47,17 @@ def test_the_exposition_matches_the_documentation(tmp_path: Path) -> None:
         text = sidecar.get("/metrics").body.decode()
         own = {
             name: family
-            for name, family in exposed(text_string_to_metric_families(text)).items()
-            if name in documented()
+            for name, family in read_exposed(text_string_to_metric_families(text)).items()
+            if name in read_documented()
         }
         assert own == {
-            name: family for name, family in documented().items() if name not in _WHILE_WRONG
+            name: family for name, family in read_documented().items() if name not in _WHILE_WRONG
         }
         names = [family.name for family in text_string_to_metric_families(text)]
         assert len(names) == len(set(names)), "no family comes twice"
         server_only = server.get("/metrics").body.decode()
-        passed_on = set(exposed(text_string_to_metric_families(server_only)))
-        assert passed_on == set(exposed(text_string_to_metric_families(text))) - set(own)
+        passed_on = set(read_exposed(text_string_to_metric_families(server_only)))
+        assert passed_on == set(read_exposed(text_string_to_metric_families(text))) - set(own)
 
 
 # fault: Latency | a pod is slow from its start, without engines

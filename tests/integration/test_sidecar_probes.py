@@ -67,7 +67,7 @@ class Looping:
                     self.statuses[wire.receive().status] += 1
 
 
-def probed(sidecar: Sidecar, count: int) -> float:
+def probe_repeatedly(sidecar: Sidecar, count: int) -> float:
     """Probe as the kubelet does, on new connections; return the longest time of one."""
     longest = 0.0
     for _ in range(count):
@@ -88,7 +88,7 @@ def test_probes_are_answered_beside_costly_requests(path: str, sidecar: Sidecar)
     clients = Looping(sidecar.port, path)
     try:
         sidecar.until(lambda: clients.statuses[200] > CLIENTS, "they are answered")
-        assert probed(sidecar, 30) < PROBE_SECONDS
+        assert probe_repeatedly(sidecar, 30) < PROBE_SECONDS
         assert sidecar.get(path).status == 200
     finally:
         clients.end()
@@ -103,7 +103,7 @@ def test_probes_are_answered_beside_connections_that_never_read(sidecar: Sidecar
             silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             with contextlib.suppress(BlockingIOError):
                 silent.send(request_of("/metrics") * 200)
-        assert probed(sidecar, 10) < PROBE_SECONDS
+        assert probe_repeatedly(sidecar, 10) < PROBE_SECONDS
 
 
 class Pipelining:
@@ -151,7 +151,7 @@ def test_probes_are_answered_beside_clients_that_pipeline_thousands_of_requests(
     clients = Pipelining(sidecar.port, path)
     try:
         sidecar.until(lambda: clients.received > 0, "the first is answered")
-        assert probed(sidecar, 20) < PROBE_SECONDS
+        assert probe_repeatedly(sidecar, 20) < PROBE_SECONDS
         received = clients.received
         sidecar.until(lambda: clients.received > received, "they are answered as well")
     finally:
@@ -181,7 +181,7 @@ def test_probes_are_answered_beside_clients_that_hold_all_connections(sidecar: S
     ):
         with contextlib.ExitStack() as stack:
             hold(stack, sidecar.port, LIMIT, sent)
-            assert probed(sidecar, 5) < PROBE_SECONDS
+            assert probe_repeatedly(sidecar, 5) < PROBE_SECONDS
             assert sidecar.get("/healthz").status == 200
 
 
@@ -251,7 +251,7 @@ def test_probes_are_answered_beside_clients_that_pipeline_on_all_connections(
     try:
         sidecar.until(lambda: clients.connected > 2 * LIMIT, "connections are replaced")
         connected, received = clients.connected, clients.received
-        assert probed(sidecar, 20) < PROBE_SECONDS
+        assert probe_repeatedly(sidecar, 20) < PROBE_SECONDS
         assert clients.connected > connected
         assert clients.received > received
     finally:

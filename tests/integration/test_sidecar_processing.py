@@ -42,7 +42,7 @@ def test_golden_inferences_are_of_the_model_itself(served: Server) -> None:
         assert (verdict.ready, verdict.admitted) == (True, True)
 
 
-def taken(server: Server) -> tuple[ExchangeHead, bytes]:
+def take_copy(server: Server) -> tuple[ExchangeHead, bytes]:
     answer = server.get("/v2/models/m/shadow?share=1", headers=server.probe_header())
     return ExchangeHead.read(answer.headers[HEADER.lower()].encode()), answer.body
 
@@ -63,9 +63,9 @@ def by_grpc(server: Server) -> None:
 def test_copies_have_requests_and_answers_of_clients(
     served: Server, send: Callable[[Server], None]
 ) -> None:
-    taken(served)
+    take_copy(served)
     send(served)
-    while not (copy := taken(served))[0].request:
+    while not (copy := take_copy(served))[0].request:
         time.sleep(0.05)
     head, body = copy
     request, answer = body[: head.request], body[head.request :]

@@ -21,7 +21,7 @@ from enginewright_contract.verdict import Check
 from onnx import TensorProto, helper
 
 from tests.support.adversary import honest
-from tests.support.broken_models import parsed
+from tests.support.broken_models import parse_text
 from tests.support.optional import present
 from tests.support.programs import run_program
 from tests.support.serving import (
@@ -31,7 +31,7 @@ from tests.support.serving import (
     linear_model,
     model,
     read_report,
-    scaled,
+    scale_linear,
     slow_model,
     tensor,
 )
@@ -40,7 +40,7 @@ from tests.support.sidecar import (
     Sidecar,
     artifact,
     change_manifest,
-    prepared,
+    prepare_served,
     promising,
     value,
 )
@@ -89,7 +89,7 @@ def pod(served: tuple[Proxy, Sidecar]) -> tuple[Proxy, Sidecar]:
 def test_a_real_model_is_proven_whole(tmp_path: Path, models: Path, prepared_for: str) -> None:
     onnx_file = next(models.rglob("ch_ppocr_mobile_v2.0_cls_infer.onnx"))
     shape = ShapeProfile(input="x", min=(1, 3, 48, 48), opt=(1, 3, 48, 192), max=(2, 3, 48, 192))
-    task = prepared(tmp_path, onnx_file, backend=prepared_for, shapes=[shape])
+    task = prepare_served(tmp_path, onnx_file, backend=prepared_for, shapes=[shape])
     task = task.model_copy(update={"backend": "cpu"})
     with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
         sidecar.until_ready()
@@ -133,7 +133,7 @@ def test_every_type_of_tensor_is_asked_and_compared(tmp_path: Path) -> None:
 
 def dice(scale: float = 1.0) -> onnx.ModelProto:
     """Return y = x + noise, z = -x."""
-    return parsed(f"""(float[64] x) => (float[64] y, float[64] z) {{
+    return parse_text(f"""(float[64] x) => (float[64] y, float[64] z) {{
         r = RandomNormal <shape = [64], scale = {scale}> () y = Add(x, r) z = Neg(x) }}""")
 
 
@@ -246,7 +246,7 @@ def test_wrong_answers_make_an_admitted_pod_unready_at_once(
     tmp_path: Path, pod: tuple[Proxy, Sidecar]
 ) -> None:
     proxy, sidecar = pod
-    with Server(tmp_path, artifact(tmp_path, scaled(2.0), [SAMPLE])) as wrong:
+    with Server(tmp_path, artifact(tmp_path, scale_linear(2.0), [SAMPLE])) as wrong:
         proxy.inference_port = wrong.port  # and /execution says what it always said
         sidecar.until(lambda: not sidecar.is_ready(), "unready")
         golden = sidecar.check(Check.GOLDEN)
@@ -499,7 +499,7 @@ def test_sigterm_ends_it_without_waiting_for_its_loops(tmp_path: Path, task: Ser
     assert (tmp_path / "dev/termination-log").read_text() == ""
 
 
-def refused(root: Path, task: ServeTask) -> tuple[int, Reason | None]:
+def wait_refusal(root: Path, task: ServeTask) -> tuple[int, Reason | None]:
     sidecar = Sidecar(root, task, 1)
     try:
         code = sidecar.process.wait(20)
@@ -515,11 +515,11 @@ def test_an_artefact_that_is_not_there_or_damaged_is_reported(
     tmp_path: Path, task: ServeTask
 ) -> None:
     (tmp_path / "artifact/golden/inputs.npz").write_bytes(b"no zip")
-    assert refused(tmp_path, task) == (ExitCode.PERMANENT, Reason.ARTIFACT_CORRUPT)
+    assert wait_refusal(tmp_path, task) == (ExitCode.PERMANENT, Reason.ARTIFACT_CORRUPT)
     other = task.model_copy(update={"prepared_key": "0" * 64})
-    assert refused(tmp_path, other) == (ExitCode.PERMANENT, Reason.ARTIFACT_CORRUPT)
+    assert wait_refusal(tmp_path, other) == (ExitCode.PERMANENT, Reason.ARTIFACT_CORRUPT)
     (tmp_path / "artifact/manifest.json").unlink()
-    assert refused(tmp_path, task) == (ExitCode.TRANSIENT, Reason.ARTIFACT_MISSING)
+    assert wait_refusal(tmp_path, task) == (ExitCode.TRANSIENT, Reason.ARTIFACT_MISSING)
 
 
 def test_the_command_and_its_imports(tmp_path: Path, task: ServeTask) -> None:

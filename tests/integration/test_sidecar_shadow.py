@@ -17,7 +17,7 @@ from enginewright_contract.measurements import Measurements, ShadowComparison, S
 from enginewright_contract.shadow import SHADOW_SECONDS
 from enginewright_contract.task import ServeTask
 
-from tests.support.broken_models import initializer, parsed
+from tests.support.broken_models import initializer, parse_text
 from tests.support.optional import present
 from tests.support.ports import free_port
 from tests.support.process_memory import memory_of
@@ -28,7 +28,7 @@ from tests.support.serving import (
     binary_inputs,
     json_inputs,
     linear_model,
-    scaled,
+    scale_linear,
     slow_model,
 )
 from tests.support.sidecar import Sidecar, artifact
@@ -49,7 +49,7 @@ def canary_task(root: Path, new: onnx.ModelProto) -> ServeTask:
     return artifact(root, new, SAMPLES).model_copy(update={"revision": CANARY})
 
 
-def watched(
+def start_watching(
     root: Path,
     task: ServeTask,
     server: int,
@@ -76,18 +76,18 @@ def order(share: float = 1.0, seconds: float = 100.0, to: str = HERE) -> str:
     return f"{share:g} {int(time.time() + seconds)} {CANARY} {to}"
 
 
-def measured(sidecar: Sidecar) -> ShadowComparison | None:
+def read_comparison(sidecar: Sidecar) -> ShadowComparison | None:
     answer = sidecar.get("/measurements")
     return Measurements.model_validate_json(answer.body).shadow if answer.status == 200 else None
 
 
 def counts(sidecar: Sidecar) -> tuple[int, int, int, int]:
-    shadow = measured(sidecar) or ShadowComparison(revision="")
+    shadow = read_comparison(sidecar) or ShadowComparison(revision="")
     return shadow.compared, shadow.rejected, shadow.failed, shadow.dropped
 
 
 def outputs(sidecar: Sidecar) -> dict[str, ShadowOutput]:
-    shadow = present(measured(sidecar))
+    shadow = present(read_comparison(sidecar))
     assert shadow.revision == CANARY
     return {output.name: output for output in shadow.outputs}
 
@@ -114,10 +114,10 @@ def start(sidecar: Sidecar) -> None:
     """Order copies from a pod once it is ready."""
     sidecar.until_ready()
     sidecar.shadow(order())
-    sidecar.until(lambda: measured(sidecar) is not None, "the order is read")
+    sidecar.until(lambda: read_comparison(sidecar) is not None, "the order is read")
 
 
-def compared(server: Server, sidecar: Sidecar, *sent: bytes) -> int:
+def compare_requests(server: Server, sidecar: Sidecar, *sent: bytes) -> int:
     """Have at least three of each request compared; return how many were sent."""
     start(sidecar)
     count = 0
@@ -134,7 +134,7 @@ def compared(server: Server, sidecar: Sidecar, *sent: bytes) -> int:
     return count
 
 
-def counted(server: Server, name: str) -> dict[str, int]:
+def count_by_code(server: Server, name: str) -> dict[str, int]:
     """Return a counter's values that are not 0, by status code."""
     numbers = {}
     for line in server.get("/metrics").body.decode().splitlines():
@@ -153,8 +153,8 @@ def pair(root: Path, new: onnx.ModelProto) -> Iterator[tuple[Server, Sidecar, Se
     with (
         Server(root, task) as server,
         Server(beside, theirs) as canary,
-        watched(root, task, server.port, canary.port) as sidecar,
-        watched(beside, theirs, canary.port, free_port()) as other,
+        start_watching(root, task, server.port, canary.port) as sidecar,
+        start_watching(beside, theirs, canary.port, free_port()) as other,
     ):
         sidecar.until_ready()
         other.until_ready()
@@ -162,9 +162,9 @@ def pair(root: Path, new: onnx.ModelProto) -> Iterator[tuple[Server, Sidecar, Se
 
 
 def test_a_changed_model_differs_by_its_change(tmp_path: Path) -> None:
-    with pair(tmp_path, scaled(1.5)) as (server, sidecar, canary, other):
+    with pair(tmp_path, scale_linear(1.5)) as (server, sidecar, canary, other):
         small, large = [[0.5] * 8], [[-1.0] * 8, [2.0] * 8]
-        sent = compared(
+        sent = compare_requests(
             server, sidecar, request(server, small), request(server, large, binary=True)
         )
         sidecar.shadow("")
@@ -180,10 +180,10 @@ def test_a_changed_model_differs_by_its_change(tmp_path: Path) -> None:
         total = max(abs(float(answer.sum())) for answer in answers)
         assert by_output["total"].max_abs == pytest.approx(0.5 * total, rel=1e-5)
         assert (by_output["y"].top1, by_output["total"].top1) == (1.0, None)
-        assert counted(server, "enginewright_requests_total") == {"200": sent}
-        assert counted(server, "enginewright_shadow_requests_total") == {}
-        assert counted(canary, "enginewright_requests_total") == {}
-        copies = counted(canary, "enginewright_shadow_requests_total")
+        assert count_by_code(server, "enginewright_requests_total") == {"200": sent}
+        assert count_by_code(server, "enginewright_shadow_requests_total") == {}
+        assert count_by_code(canary, "enginewright_requests_total") == {}
+        copies = count_by_code(canary, "enginewright_shadow_requests_total")
         assert 6 <= copies.pop("200") <= sent
         assert not copies.keys() - {"503"}
         report = Measurements.model_validate_json(other.get("/measurements").body)
@@ -193,15 +193,15 @@ def test_a_changed_model_differs_by_its_change(tmp_path: Path) -> None:
 
 
 def test_only_the_share_is_sent(tmp_path: Path) -> None:
-    with pair(tmp_path, scaled(1.5)) as (server, sidecar, canary, _):
+    with pair(tmp_path, scale_linear(1.5)) as (server, sidecar, canary, _):
         sidecar.shadow(order(share=0.25))
-        sidecar.until(lambda: measured(sidecar) is not None, "the order is read")
+        sidecar.until(lambda: read_comparison(sidecar) is not None, "the order is read")
         send(server, request(server, [[0.5] * 8]), 200)
         time.sleep(1.0)
         # 50 are expected; beyond 6 standard deviations
         assert 13 < sum(counts(sidecar)) < 87
-        assert counted(server, "enginewright_requests_total") == {"200": 200}
-        assert sum(counted(canary, "enginewright_shadow_requests_total").values()) < 87
+        assert count_by_code(server, "enginewright_requests_total") == {"200": 200}
+        assert sum(count_by_code(canary, "enginewright_shadow_requests_total").values()) < 87
 
 
 class Impostor:
@@ -298,7 +298,7 @@ def test_a_large_answer_of_a_canary_is_read_within_the_limit(mode: str, tmp_path
     with (
         Server(tmp_path, task) as server,
         Impostor(mode) as canary,
-        watched(tmp_path, task, server.port, canary.port, fresh=True) as sidecar,
+        start_watching(tmp_path, task, server.port, canary.port, fresh=True) as sidecar,
     ):
         start(sidecar)
         send(server, request(server, [[0.5] * 8]), 2)
@@ -311,7 +311,7 @@ def test_a_large_answer_of_a_canary_is_read_within_the_limit(mode: str, tmp_path
 #   memory
 def test_large_answers_in_json_are_compared_within_the_limit(tmp_path: Path) -> None:
     count = 1_900_000
-    wide = parsed(
+    wide = parse_text(
         f"(float[1] x) => (float[{count}] y) {{ wide = Expand(x, shape) y = Add(wide, one) }}",
         initializer("shape", np.array([count]), None),
         initializer("one", np.ones(1, np.float32)),
@@ -320,7 +320,7 @@ def test_large_answers_in_json_are_compared_within_the_limit(tmp_path: Path) -> 
     with (
         Server(tmp_path, task) as server,
         Server(tmp_path, task.model_copy(update={"revision": CANARY})) as canary,
-        watched(tmp_path, task, server.port, canary.port, fresh=True) as sidecar,
+        start_watching(tmp_path, task, server.port, canary.port, fresh=True) as sidecar,
     ):
         start(sidecar)
         send(server, server.infer_request(json_inputs(x=np.array([3], np.float32))), 1)
@@ -332,19 +332,19 @@ def test_large_answers_in_json_are_compared_within_the_limit(tmp_path: Path) -> 
 def test_an_answer_that_would_take_too_much_memory_is_counted_and_not_compared(
     tmp_path: Path,
 ) -> None:
-    repeating = parsed("(string[1] x, int64[1] n) => (string[count] y) { y = Expand(x, n) }")
+    repeating = parse_text("(string[1] x, int64[1] n) => (string[count] y) { y = Expand(x, n) }")
     sample = {"x": np.array(["a"], object), "n": np.array([2])}
     task = artifact(tmp_path, repeating, [sample])
     request = json_inputs(x=sample["x"], n=np.array([500_000]))
     with (
         Server(tmp_path, task) as server,
         Server(tmp_path, task.model_copy(update={"revision": CANARY})) as canary,
-        watched(tmp_path, task, server.port, canary.port, fresh=True) as sidecar,
+        start_watching(tmp_path, task, server.port, canary.port, fresh=True) as sidecar,
     ):
         start(sidecar)
         send(server, server.infer_request(request), 1)
         sidecar.until(lambda: counts(sidecar)[3] == 1, "counted")
-        shadow = present(measured(sidecar))
+        shadow = present(read_comparison(sidecar))
         assert shadow.dropped_by == {"TooLarge": 1}
         assert "is not compared with the canary's" in sidecar.log()
         assert peak(sidecar) < sidecar_memory(None)
@@ -372,7 +372,9 @@ def test_clients_notice_no_fault_of_a_canary(mode: str, place: int, tmp_path: Pa
     with (
         Server(tmp_path, task) as server,
         Impostor(mode) as canary,
-        watched(tmp_path, task, server.port, canary.port, 20.0 if answers else 0.5) as sidecar,
+        start_watching(
+            tmp_path, task, server.port, canary.port, 20.0 if answers else 0.5
+        ) as sidecar,
     ):
         start(sidecar)
         sent = request(server, [[0.5] * 8])
@@ -384,7 +386,7 @@ def test_clients_notice_no_fault_of_a_canary(mode: str, place: int, tmp_path: Pa
         counters = counts(sidecar)
         dropped = 3
         assert {index for index, counter in enumerate(counters) if counter} <= {place, dropped}
-        assert counted(server, "enginewright_requests_total") == {"200": 100}
+        assert count_by_code(server, "enginewright_requests_total") == {"200": 100}
         if mode == "answers nonsense":
             assert all(
                 output.incomparable == output.answers for output in outputs(sidecar).values()
@@ -400,7 +402,7 @@ def test_another_pod_that_has_the_address_now_gets_no_request(tmp_path: Path) ->
     with (
         Server(tmp_path, task) as server,
         Impostor("500", revision="r3") as other,
-        watched(tmp_path, task, server.port, other.port) as sidecar,
+        start_watching(tmp_path, task, server.port, other.port) as sidecar,
     ):
         start(sidecar)
         sent = request(server, [[0.5] * 8])
@@ -420,7 +422,7 @@ def test_an_order_ends_by_itself_and_when_it_is_withdrawn(tmp_path: Path) -> Non
     with (
         Server(tmp_path, task) as server,
         Impostor("500") as canary,
-        watched(tmp_path, task, server.port, canary.port) as sidecar,
+        start_watching(tmp_path, task, server.port, canary.port) as sidecar,
     ):
         sidecar.until_ready()
         sent = request(server, [[0.5] * 8])
@@ -443,7 +445,7 @@ def test_forged_orders_send_nothing_anywhere(tmp_path: Path) -> None:
         Server(tmp_path, task) as server,
         Impostor("500") as canary,
         Impostor("500") as stranger,
-        watched(tmp_path, task, server.port, canary.port) as sidecar,
+        start_watching(tmp_path, task, server.port, canary.port) as sidecar,
     ):
         sidecar.until_ready()
         sent = request(server, [[0.5] * 8])
@@ -459,7 +461,7 @@ def test_forged_orders_send_nothing_anywhere(tmp_path: Path) -> None:
             sidecar.shadow(forged)
             send(server, sent, 8, pause=0.05)
         assert (canary.connections, stranger.connections) == (0, 0)
-        assert measured(sidecar) is None
+        assert read_comparison(sidecar) is None
 
 
 def test_only_the_sidecar_takes_copies(tmp_path: Path) -> None:
@@ -504,5 +506,5 @@ def test_a_copy_is_refused_where_clients_wait_and_counts_for_itself_only(tmp_pat
             assert [wire.receive().status for wire in wires[:4]] == [200] * 4
             wires[4].send(copied)
             assert wires[4].receive().status == 200
-        assert counted(server, "enginewright_requests_total") == {"200": 4}
-        assert counted(server, "enginewright_shadow_requests_total") == {"200": 1, "503": 1}
+        assert count_by_code(server, "enginewright_requests_total") == {"200": 4}
+        assert count_by_code(server, "enginewright_shadow_requests_total") == {"200": 1, "503": 1}

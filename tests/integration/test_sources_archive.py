@@ -12,7 +12,7 @@ from enginewright_runtime.sources.archive import kind_of
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Workplace
-from tests.unit.test_sources_archive import RELU, tarred, zipped
+from tests.unit.test_sources_archive import RELU, tar_files, zip_files
 
 MODEL = broken.external("weights/w 1.bin").SerializeToString()
 
@@ -27,10 +27,10 @@ FILES = {
 
 
 def tar_plain(files: dict[str, bytes]) -> bytes:
-    return tarred(files, "w")
+    return tar_files(files, "w")
 
 
-@pytest.mark.parametrize("pack", [zipped, tarred, tar_plain])
+@pytest.mark.parametrize("pack", [zip_files, tar_files, tar_plain])
 @pytest.mark.parametrize("name", ["bert.bin", "bert.zip"])
 def test_a_model_with_external_data_in_an_archive(
     pack: Callable[[dict[str, bytes]], bytes], name: str, place: Workplace
@@ -43,7 +43,7 @@ def test_a_model_with_external_data_in_an_archive(
 
 
 def test_the_digest_may_be_that_of_the_archive_or_of_the_model(place: Workplace) -> None:
-    packed = tarred({"net.onnx": RELU})
+    packed = tar_files({"net.onnx": RELU})
     uri = place.put("net.tgz", packed)
     for content in (packed, RELU):
         digest = archive_digest(content)
@@ -60,11 +60,11 @@ def archive_digest(content: bytes) -> str:
 @pytest.mark.parametrize(
     ("packed", "reported"),
     [
-        (zipped({"a.onnx": RELU, "b/b.onnx": RELU}), None),  # the one at the top
-        (zipped({"data.pkl": b"x"}), "has 0 .onnx files: none; is it a PyTorch checkpoint?"),
-        (zipped({"x/a.onnx": RELU, "y/b.onnx": RELU}), "has 2 .onnx files: x/a.onnx, y/b.onnx"),
-        (zipped({"a.onnx": RELU})[:-30], "is damaged or cut off"),
-        (tarred({"a.onnx": RELU * 9999})[:-99], "is damaged or cut off"),
+        (zip_files({"a.onnx": RELU, "b/b.onnx": RELU}), None),  # the one at the top
+        (zip_files({"data.pkl": b"x"}), "has 0 .onnx files: none; is it a PyTorch checkpoint?"),
+        (zip_files({"x/a.onnx": RELU, "y/b.onnx": RELU}), "has 2 .onnx files: x/a.onnx, y/b.onnx"),
+        (zip_files({"a.onnx": RELU})[:-30], "is damaged or cut off"),
+        (tar_files({"a.onnx": RELU * 9999})[:-99], "is damaged or cut off"),
         (gzip.compress(RELU), "it is gzip-compressed; unpack it, or give a .tar.gz"),
         (b"\xfd7zXZ\x00", "it is xz-compressed"),
     ],

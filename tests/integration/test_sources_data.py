@@ -35,7 +35,7 @@ def npy() -> bytes:
     return packed.getvalue()
 
 
-def zipped(files: dict[str, bytes]) -> bytes:
+def zip_files(files: dict[str, bytes]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as opened:
         for name, content in files.items():
@@ -49,19 +49,21 @@ def put(folder: Path, files: dict[str, bytes]) -> None:
         (folder / name).write_bytes(content)
 
 
-def calibrated(place: Workplace, uri: str) -> PrepareTask:
+def calibrate_task(place: Workplace, uri: str) -> PrepareTask:
     quantization = Quantization(calibration=Calibration(uri=uri))
     return place.task(place.put("model.onnx", RELU), quantization=quantization)
 
 
-def extended(place: Workplace, *extensions: tuple[str, str], uri: str | None = None) -> PrepareTask:
+def extend_task(
+    place: Workplace, *extensions: tuple[str, str], uri: str | None = None
+) -> PrepareTask:
     listed = tuple(
         Extension(uri=where, sha256=digest, type="CustomOperators") for where, digest in extensions
     )
     return place.task(uri or place.put("model.onnx", RELU), extensions=listed)
 
 
-def laid_out(place: Workplace) -> list[str]:
+def list_calibration(place: Workplace) -> list[str]:
     folder = place.root / "work/calibration"
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
 
@@ -78,20 +80,20 @@ IMAGES = {"cats/1 é.png": b"\x89PNG 1", "dogs/2.jpg": b"\xff\xd8 2", ".DS_Store
         ({"one.npy": npy()}, "one.npy", ["one.npy"]),
         ({f"set/{name}": content for name, content in IMAGES.items()}, "set",
          ["cats/1 é.png", "dogs/2.jpg"]),
-        ({"images.zip": zipped(IMAGES)}, "images.zip", ["cats/1 é.png", "dogs/2.jpg"]),
-        ({"arrays.zip": zipped({"1.npy": npy()})}, "arrays.zip", ["1.npy"]),
-        ({"packed.zip": zipped({"calib.npz": npz()})}, "packed.zip", ["data.npz"]),
+        ({"images.zip": zip_files(IMAGES)}, "images.zip", ["cats/1 é.png", "dogs/2.jpg"]),
+        ({"arrays.zip": zip_files({"1.npy": npy()})}, "arrays.zip", ["1.npy"]),
+        ({"packed.zip": zip_files({"calib.npz": npz()})}, "packed.zip", ["data.npz"]),
     ],
 )  # fmt: skip
 def test_calibration_data_is_laid_out_as_it_is(
     files: dict[str, bytes], path: str, expected: list[str], place: Workplace
 ) -> None:
     put(place.root / "calibration", files)
-    task = calibrated(place, f"pvc://data/{path}")
+    task = calibrate_task(place, f"pvc://data/{path}")
     place.stage("fetch", task)
     outcome = place.stage("fetch", task)  # a second try of the pod finds what the first left
     assert outcome.code == 0, outcome.message
-    assert laid_out(place) == expected
+    assert list_calibration(place) == expected
     facts = outcome.full["facts"]["calibration"]
     assert facts["files"] == len(expected)
     assert Fetched.read(place.root / "work").calibration == facts["digest"]
@@ -102,7 +104,7 @@ def test_the_digest_of_calibration_data_follows_its_content(place: Workplace) ->
     digests = []
     for last in (b"1", b"2"):
         put(place.root / "calibration", {"a.npy": npy(), "b.npy": npy() + last})
-        place.stage("fetch", calibrated(place, "pvc://data/"))
+        place.stage("fetch", calibrate_task(place, "pvc://data/"))
         digests.append(Fetched.read(place.root / "work").calibration)
     assert digests[0] != digests[1]
 
@@ -112,9 +114,9 @@ def test_calibration_data_over_http_with_credentials_of_its_own(
 ) -> None:
     web.routes["/calib.npz"] = serve(npz())
     put(place.root, {"calibration-credentials/token": b"t0ken", "credentials/token": b"other"})
-    outcome = place.stage("fetch", calibrated(place, f"{web.url}/calib.npz"))
+    outcome = place.stage("fetch", calibrate_task(place, f"{web.url}/calib.npz"))
     assert outcome.code == 0, outcome.message
-    assert laid_out(place) == ["data.npz"]
+    assert list_calibration(place) == ["data.npz"]
     assert web.seen[0][1]["Authorization"] == "Bearer t0ken"
 
 
@@ -123,8 +125,8 @@ def test_calibration_data_over_http_with_credentials_of_its_own(
     [
         (b"<html>", Reason.CALIBRATION_INVALID, "is an HTML page"),
         (b"", Reason.CALIBRATION_INVALID, "is empty"),
-        (zipped({"../evil.npy": b"x"}), Reason.CALIBRATION_INVALID, "leads out of the folder"),
-        (zipped({".hidden": b"x"}), Reason.CALIBRATION_INVALID, "has no files"),
+        (zip_files({"../evil.npy": b"x"}), Reason.CALIBRATION_INVALID, "leads out of the folder"),
+        (zip_files({".hidden": b"x"}), Reason.CALIBRATION_INVALID, "has no files"),
         (None, Reason.SOURCE_UNREACHABLE, "/calib answered 404"),
     ],
 )
@@ -133,7 +135,7 @@ def test_calibration_data_that_is_none(
 ) -> None:
     if content is not None:
         web.routes["/calib"] = serve(content)
-    outcome = place.stage("fetch", calibrated(place, f"{web.url}/calib"))
+    outcome = place.stage("fetch", calibrate_task(place, f"{web.url}/calib"))
     assert outcome.report.reason is reason
     assert outcome.message.startswith("calibration data: ")
     assert reported in outcome.message
@@ -145,7 +147,7 @@ def test_calibration_data_beyond_the_limit(
 ) -> None:
     monkeypatch.setattr(fetch, "_LARGEST_CALIBRATION", 300)
     put(place.root / "calibration", {f"{n}.npy": npy() for n in range(3)})
-    outcome = place.stage("fetch", calibrated(place, "pvc://data/"))
+    outcome = place.stage("fetch", calibrate_task(place, "pvc://data/"))
     assert (outcome.code, outcome.report.reason) == (ExitCode.PERMANENT, Reason.MODEL_TOO_LARGE)
     assert "calibration data may have 300 B in all, and with 2.npy it has more" in outcome.message
 
@@ -155,7 +157,7 @@ def test_extensions_are_named_by_their_digests(web: WebServer, place: Workplace)
     put(place.root / "extensions", {"ops/lib/libops.so": LIBRARY})
     web.routes["/libother.so"] = serve(other)
     digest = sha256(other).hexdigest()
-    task = extended(
+    task = extend_task(
         place, ("pvc://ops/lib/libops.so", DIGEST.upper()), (f"{web.url}/libother.so", digest)
     )
     outcome = place.stage("fetch", task)
@@ -170,7 +172,7 @@ def test_extensions_are_named_by_their_digests(web: WebServer, place: Workplace)
 
 def test_an_extension_with_another_digest(web: WebServer, place: Workplace) -> None:
     web.routes["/libops.so"] = serve(b"<html>login")
-    outcome = place.stage("fetch", extended(place, (f"{web.url}/libops.so", DIGEST)))
+    outcome = place.stage("fetch", extend_task(place, (f"{web.url}/libops.so", DIGEST)))
     assert (outcome.code, outcome.report.reason) == (ExitCode.PERMANENT, Reason.DIGEST_MISMATCH)
     assert f"spec.extensions says {DIGEST}; it is an HTML page" in outcome.message
 
@@ -183,7 +185,7 @@ def test_the_source_s_credentials_are_shown_to_its_own_host_alone(
     put(place.root, {"credentials/token": b"t0ken"})
     with WebServer() as other:
         other.routes["/libops.so"] = serve(LIBRARY)
-        task = extended(
+        task = extend_task(
             place,
             (f"{web.url}/libops.so", DIGEST),
             (f"{other.url}/libops.so", DIGEST),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from enginewright_contract.keys import prepared_keys
+from enginewright_contract.keys import compute_prepared_keys
 from enginewright_contract.report import Published
 from enginewright_contract.task import PREPARE_STAGES, PrepareTask, Processing
 from enginewright_runtime.remote.credentials import Secret
@@ -35,7 +35,7 @@ STRONG = {"ETag": '"1"'}
 OLD_DATE = {"Last-Modified": "Mon, 06 Jul 2026 10:00:00 GMT"}
 
 
-def documented(text: str) -> bytes:
+def document_model(text: str) -> bytes:
     model = broken.relu()
     model.doc_string = text
     return bytes(model.SerializeToString())
@@ -74,7 +74,7 @@ def first_fetch(place: Workplace, task: PrepareTask) -> None:
     assert outcome.message.startswith("fetched ")
 
 
-def downloaded(place: Workplace, task: PrepareTask) -> bool:
+def download_again(place: Workplace, task: PrepareTask) -> bool:
     """Fetch again, and return whether the model is in the work folder."""
     shutil.rmtree(place.root / "work")
     (place.root / "work").mkdir()
@@ -189,7 +189,7 @@ SECOND = {
     # as docs/resource.md says: the pinned content stays
     "other content of one ETag": Second("HEAD", serve(OTHER)),
     "other content of one date and another size": Second(
-        change=serve(documented("longer")), headers=OLD_DATE
+        change=serve(document_model("longer")), headers=OLD_DATE
     ),
     **{
         f"HEAD answers {status}": Second(change=answer_head(status))
@@ -219,7 +219,7 @@ def test_requests_of_a_second_fetch(
     assert site.requests == ["GET /m.onnx"]
     second.change(site, place)
     recipe = task.recipe.model_copy(update={"rtol": second.rtol})
-    again = downloaded(place, task.model_copy(update={"recipe": recipe}))
+    again = download_again(place, task.model_copy(update={"recipe": recipe}))
     assert site.requests == [f"{method} /m.onnx" for method in second.asked.split()]
     assert again is ("GET" in second.asked)
     if again:
@@ -232,8 +232,8 @@ def test_another_etag_of_the_same_content_is_recorded(
     task = refresh(at(site, place), relu)
     first_fetch(place, task)
     site.headers = {"ETag": '"2"'}
-    assert downloaded(place, task)
-    assert not downloaded(place, task)
+    assert download_again(place, task)
+    assert not download_again(place, task)
     assert site.requests == ["GET /m.onnx", "HEAD /m.onnx", "GET /m.onnx", "HEAD /m.onnx"]
 
 
@@ -243,10 +243,10 @@ def test_a_date_is_compared_with_the_server_s_clock(
     task = refresh(at(site, place), relu)
     site.headers = {**OLD_DATE, "Date": "Mon, 06 Jul 2026 10:00:59 GMT"}
     first_fetch(place, task)
-    assert downloaded(place, task)
+    assert download_again(place, task)
     site.headers = {**OLD_DATE, "Date": "Mon, 06 Jul 2026 10:01:00 GMT"}
-    assert downloaded(place, task)
-    assert not downloaded(place, task)
+    assert download_again(place, task)
+    assert not download_again(place, task)
 
 
 @pytest.mark.parametrize("headers", [STRONG, OLD_DATE])
@@ -259,9 +259,9 @@ def test_the_version_of_a_redirect_is_that_of_the_address_it_leads_to(
     task = refresh(at(site, place), relu)
     first_fetch(place, task)
     site.moved = {"/m.onnx": "/1/m.onnx?signature=b"}
-    assert not downloaded(place, task)
+    assert not download_again(place, task)
     site.moved = {"/m.onnx": "/2/m.onnx"}
-    assert downloaded(place, task)
+    assert download_again(place, task)
     (record,) = (place.root / "store/caches").iterdir()
     assert b"signature" not in record.read_bytes()
 
@@ -272,9 +272,9 @@ def test_content_that_others_may_see_differently_is_downloaded(
     task = refresh(at(site, place), relu)
     place.give({"token": "first-secret"})
     first_fetch(place, task)
-    assert not downloaded(place, task)
+    assert not download_again(place, task)
     place.give({"token": "second-secret"})
-    assert downloaded(place, task)
+    assert download_again(place, task)
     (record,) = (place.root / "store/caches").iterdir()
     assert b"secret" not in record.read_bytes()
 
@@ -283,7 +283,7 @@ def test_another_address_has_no_version(site: Site, place: Workplace, relu: Prep
     site.files["/m.onnx?v=2"] = RELU
     first_fetch(place, at(site, place))
     task = refresh(place.task(f"{site.server.url}/m.onnx?v=2"), relu)
-    assert downloaded(place, task)
+    assert download_again(place, task)
     assert site.requests == ["GET /m.onnx", "GET /m.onnx?v=2"]
 
 
@@ -303,10 +303,10 @@ def test_external_data_and_samples_are_looked_at_too(tmp_path: Path) -> None:
         digests = {"model": published.model_digest, **published.data}
         again = task.model_copy(update={"fetched": digests})
         assert site.requests == ["GET /m.onnx", "GET /w.bin", "GET /s.npz"]
-        assert not downloaded(place, again)
+        assert not download_again(place, again)
         assert site.requests == ["HEAD /m.onnx", "HEAD /w.bin", "HEAD /s.npz"]
         samples_alone = again.model_copy(update={"fetched": {**digests, "samples": "0" * 64}})
-        assert downloaded(place, samples_alone)
+        assert download_again(place, samples_alone)
 
 
 def test_steps_are_looked_at_too(tmp_path: Path) -> None:
@@ -321,18 +321,18 @@ def test_steps_are_looked_at_too(tmp_path: Path) -> None:
         digests = {"model": published.model_digest, **published.data}
         again = task.model_copy(update={"fetched": digests})
         assert site.requests == ["GET /m.onnx", "GET /s.onnx"]
-        assert not downloaded(place, again)
+        assert not download_again(place, again)
         assert site.requests == ["HEAD /m.onnx", "HEAD /s.onnx"]
         assert place.complete(again).published == published.model_copy(update={"cached": True})
         # keys of earlier versions contained addresses
-        keys = prepared_keys(published.model_digest, task.recipe, published.data)
+        keys = compute_prepared_keys(published.model_digest, task.recipe, published.data)
         assert keys[0] == published.key
         rename_artifact(place.root / "store", *keys)
-        assert not downloaded(place, again)
+        assert not download_again(place, again)
         kept = {"cached": True, "key": keys[1]}
         assert place.complete(again).published == published.model_copy(update=kept)
         site.headers = {"ETag": '"2"'}
-        assert downloaded(place, again)
+        assert download_again(place, again)
 
 
 # other servers
@@ -378,10 +378,10 @@ def test_an_object(store: ObjectStorage, place: Workplace, relu: Prepared) -> No
         task = refresh(place.task(f"{store.scheme}://refreshed/team/m.onnx"), relu)
         first_fetch(place, task)
         proxy.requests.clear()
-        assert not downloaded(place, task)
+        assert not download_again(place, task)
         assert [request.partition(" ")[0] for request in proxy.requests] == ["HEAD"]
         store.put("refreshed", {"team/m.onnx": OTHER})
-        assert downloaded(place, task)
+        assert download_again(place, task)
     assert (place.root / "work/model/model.onnx").read_bytes() == OTHER
 
 
@@ -395,33 +395,33 @@ def test_a_folder_of_a_bucket_is_listed(
         first_fetch(place, task)
         store.put("beside", {"team/README.md": b"#"})
         proxy.requests.clear()
-        assert not downloaded(place, task)
+        assert not download_again(place, task)
         assert not [request for request in proxy.requests if "m.onnx" in request]
         store.put("beside", {"team/second.onnx": OTHER})
         outcome = place.stage("fetch", task)
     assert "has 2 .onnx files" in outcome.message
 
 
-def recorded(servers: SourceServers, uri: str, suffix: str = "") -> RecordedSource:
+def record_source(servers: SourceServers, uri: str, suffix: str = "") -> RecordedSource:
     return RecordedSource(ObjectSource(uri, Secret(servers.s3())), suffix)
 
 
 def test_all_files_of_calibration_data_are_compared(servers: SourceServers, tmp_path: Path) -> None:
     servers.put_s3("images", {"set/a.npy": b"1", "set/deep/b.npy": b"2"})
-    source = recorded(servers, "s3://images/set")
+    source = record_source(servers, "s3://images/set")
     (tmp_path / "work").mkdir()
     fetch_all(source, tmp_path / "work", DiskQuota(tmp_path, "calibration data", 1 << 30))
     version = SourceVersion.model_validate_json(source.version.to_json())
-    assert version.is_current(recorded(servers, "s3://images/set"), "")
+    assert version.is_current(record_source(servers, "s3://images/set"), "")
     servers.put_s3("images", {"set/c.npy": b"3"})
-    assert not version.is_current(recorded(servers, "s3://images/set"), "")
+    assert not version.is_current(record_source(servers, "s3://images/set"), "")
 
 
 def test_a_file_that_is_replaced_after_it_was_listed_has_no_version(
     servers: SourceServers, tmp_path: Path
 ) -> None:
     servers.put_s3("raced", {"team/m.onnx": RELU})
-    source = recorded(servers, "s3://raced/team", ".onnx")
+    source = record_source(servers, "s3://raced/team", ".onnx")
     assert source.find() is None
     assert [file.path for file in source.files(deep=False)] == ["m.onnx"]
     servers.put_s3("raced", {"team/m.onnx": OTHER})
@@ -440,11 +440,11 @@ def test_a_tag_of_a_registry(servers: SourceServers, place: Workplace, relu: Pre
         assert outcome.message == f"unchanged: manifest {digest}, not downloaded"
         assert proxy.requests == ["HEAD /v2/team/refreshed/manifests/v1"]
         servers.push("team/refreshed", "v1", {"m.onnx": OTHER})
-        assert downloaded(place, task)
+        assert download_again(place, task)
     assert (place.root / "work/model/model.onnx").read_bytes() == OTHER
 
 
-LARGE = documented("l" * 2000)
+LARGE = document_model("l" * 2000)
 
 
 @pytest.mark.parametrize("path", ["", "/m.onnx"])
@@ -459,18 +459,18 @@ def test_a_commit_of_the_hub(path: str, tmp_path: Path) -> None:
         task = task.model_copy(update={"fetched": {"model": digest}})
         hub.server.seen.clear()
         hub.network.seen.clear()
-        assert not downloaded(place, task)
+        assert not download_again(place, task)
         assert [seen.path for seen in hub.server.seen] == ["/api/models/org/model/revision/main"]
         hub.commit = "f" * 40
         hub.files = {**files, "README.md": b"# more"}
-        assert not downloaded(place, task)
+        assert not download_again(place, task)
         assert hub.network.seen == []
         hub.files = {**files, "m.onnx": LARGE.replace(b"lll", b"mmm", 1)}
-        assert downloaded(place, task)
+        assert download_again(place, task)
         assert len(hub.network.seen) == 1
 
 
 def test_a_file_of_a_claim_is_always_read(place: Workplace, relu: Prepared) -> None:
     task = refresh(place.task(place.put("m.onnx", RELU)), relu)
     first_fetch(place, task)
-    assert downloaded(place, task)
+    assert download_again(place, task)

@@ -24,7 +24,7 @@ ROW = 20 << 20  # values that one row of the hungry model becomes: 80 MiB
 
 def hungry(ir_version: int = 9) -> ModelProto:
     """Return a model of some bytes, each row of which wants some 160 MiB."""
-    return broken.parsed(
+    return broken.parse_text(
         """(float["batch", 1] x) => (float["batch", 1] y) {
         [shape] batch = Shape <end = 1> (x) [concat] wide = Concat <axis = 0> (batch, row)
         [expand] e = Expand(x, wide) [neg] s = Neg(e)
@@ -34,7 +34,9 @@ def hungry(ir_version: int = 9) -> ModelProto:
     )
 
 
-def prepared(tmp_path: Path, model: ModelProto, backend: str = "cpu") -> tuple[Workplace, Manifest]:
+def prepare_model(
+    tmp_path: Path, model: ModelProto, backend: str = "cpu"
+) -> tuple[Workplace, Manifest]:
     place = Workplace(tmp_path, in_process=True)
     outcome = place.complete(place.task(place.put("m.onnx", model), backend=backend))
     return place, Manifest.model_validate(outcome.full["facts"]["manifest"])
@@ -49,7 +51,7 @@ def batches(manifest: Manifest) -> tuple[int, int, int]:
 #   `smaller-batch` | before the first larger run
 @pytest.mark.parametrize("ir_version", [9, 14], ids=["as it is", "converted"])
 def test_a_hungry_model_gets_smaller_batches(tmp_path: Path, ir_version: int) -> None:
-    place, manifest = prepared(tmp_path, hungry(ir_version))
+    place, manifest = prepare_model(tmp_path, hungry(ir_version))
     least, usual, largest = batches(manifest)
     assert least == 1
     assert usual == min(8, largest)
@@ -61,18 +63,18 @@ def test_a_hungry_model_gets_smaller_batches(tmp_path: Path, ir_version: int) ->
 
 
 def test_a_light_model_keeps_them(tmp_path: Path) -> None:
-    _, manifest = prepared(tmp_path, broken.open_dimensions("batch", 4))
+    _, manifest = prepare_model(tmp_path, broken.open_dimensions("batch", 4))
     assert batches(manifest) == tuple(DEFAULT_BATCH)
 
 
 def test_large_inputs_get_smaller_batches_though_runs_are_cheap(tmp_path: Path) -> None:
     """Samples of the default batches would have 1.6 GB, and be thrown away as too large to prove."""
-    model = broken.parsed(
+    model = broken.parse_text(
         """(float["batch", 3, 2048, 2048] x) => (float y)
         <int64[4] none = {0, 0, 0, 0}, int64[4] few = {1, 1, 8, 8}> {
         [slice] corner = Slice(x, none, few) [max] y = ReduceMax <keepdims = 0> (corner) }"""
     )
-    place, manifest = prepared(tmp_path, model)
+    place, manifest = prepare_model(tmp_path, model)
     least, usual, largest = batches(manifest)
     assert (least, usual, largest) == (1, 4, 4)
     (golden,) = (place.root / "store/prepared").glob("*/golden/inputs.npz")
@@ -94,7 +96,7 @@ def test_the_batch_of_an_engine_is_reported_and_kept(place: Workplace) -> None:
 
 
 def test_an_engine_is_built_for_the_batch_of_the_manifest(tmp_path: Path) -> None:
-    _, manifest = prepared(tmp_path, hungry())
+    _, manifest = prepare_model(tmp_path, hungry())
     assert builder._profiles(manifest, hungry()) == manifest.profiles
     earlier = manifest.model_copy(update={"profiles": ()})
     (usual,) = builder._profiles(earlier, hungry())
@@ -141,7 +143,7 @@ def test_batches_that_share_a_declared_name_are_declared() -> None:
     ]
     declared = [ShapeProfile(input="a", min=(1, 4), opt=(8, 4), max=(32, 4))]
     profiles = shapes.resolve(inputs, declared, frozenset()).profiles
-    names = shapes.defaulted(inputs, profiles, declared)
+    names = shapes.find_defaulted(inputs, profiles, declared)
     assert names == {"c"}
     by_name = {profile.input: profile for profile in shapes.with_batch(profiles, names, 2)}
     assert (by_name["b"].max, by_name["c"].opt, by_name["c"].max) == ((32, 8), (2, 8), (2, 8))

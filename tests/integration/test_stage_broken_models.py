@@ -15,7 +15,7 @@ from enginewright_runtime.prepare.validate.inspection import inspect_here
 from onnx import ModelProto
 
 from tests.support import broken_models as broken
-from tests.support.cpu import spent
+from tests.support.cpu import measure_cpu
 from tests.support.preparing import Outcome, Workplace
 
 Content = ModelProto | bytes
@@ -164,7 +164,7 @@ def test_bad_profile(profile: ShapeProfile, reported: str, tmp_path: Path) -> No
 def test_bad_profiles_are_one_finding_and_the_model_is_loaded_all_the_same(
     place: Workplace,
 ) -> None:
-    outcome = validated(
+    outcome = validate_model(
         place, broken.open_dimensions("batch", 4), shapes=tuple(profile for profile, _ in PROFILES)
     )
     assert outcome.report.reason is Reason.SHAPE_PROFILE_INVALID
@@ -185,7 +185,7 @@ def test_every_finding_is_collected_and_the_first_to_mend_is_reported(place: Wor
 
 
 def test_checker_error_alone_is_a_warning(place: Workplace) -> None:
-    outcome = validated(place, broken.unsorted())
+    outcome = validate_model(place, broken.build_unsorted())
     assert (outcome.code, findings(outcome)) == (0, [("warning", "onnx-checker")])
     assert "topologically sorted" in outcome.message
 
@@ -221,14 +221,14 @@ def findings(outcome: Outcome) -> list[tuple[str, str]]:
     return [(item["severity"], item["rule"]) for item in outcome.full["findings"]]
 
 
-def validated(place: Workplace, content: Content, **recipe: Any) -> Outcome:
+def validate_model(place: Workplace, content: Content, **recipe: Any) -> Outcome:
     task = place.task(place.put("model.onnx", content), **recipe)
     place.complete(task, "fetch")
     return place.stage("validate", task)
 
 
 def test_outputs_of_another_shape_than_declared(place: Workplace) -> None:
-    outcome = validated(place, broken.lying_shape())
+    outcome = validate_model(place, broken.lying_shape())
     assert outcome.code == 0
     assert ("warning", "declared-output-shape") in findings(outcome)
     assert (
@@ -238,44 +238,44 @@ def test_outputs_of_another_shape_than_declared(place: Workplace) -> None:
 
 
 def test_a_dimension_named_as_an_inputs_is_held_to_it(place: Workplace) -> None:
-    outcome = validated(place, broken.lying_name())
+    outcome = validate_model(place, broken.lying_name())
     assert findings(outcome) == [("warning", "declared-output-shape"), ("warning", "one-size")]
     assert "is declared as [batch, 4] and has shape [3, 4], for inputs x [1, 4]" in outcome.message
 
 
 def test_nan_in_weights_and_in_every_answer(place: Workplace) -> None:
-    outcome = validated(place, broken.nan_weight(spread=True))
+    outcome = validate_model(place, broken.nan_weight(spread=True))
     assert outcome.report.reason is Reason.INVALID_MODEL
     assert findings(outcome) == [("error", "nan-answers"), ("warning", "nan-in-weights")]
     assert "every output has NaN because weights are NaN: w (16 of 16 values)" in outcome.message
 
 
 def test_nan_in_weights_that_no_answer_shows(place: Workplace) -> None:
-    outcome = validated(place, broken.nan_weight(spread=False))
+    outcome = validate_model(place, broken.nan_weight(spread=False))
     assert outcome.code == 0
     assert findings(outcome) == [("warning", "nan-in-weights")]
 
 
 def test_a_model_without_an_end_is_left_to_golden(place: Workplace) -> None:
     """The one run is to look at shapes; it gives up soon."""
-    before = spent()
-    outcome = validated(place, broken.endless())
+    before = measure_cpu()
+    outcome = validate_model(place, broken.endless())
     assert (outcome.code, findings(outcome)) == (0, [])
-    assert spent() - before < 40
+    assert measure_cpu() - before < 40
 
 
 def test_a_load_that_hangs_is_given_up(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validate, "_SECONDS", 0.001)
-    outcome = validated(place, broken.relu())
+    outcome = validate_model(place, broken.relu())
     assert outcome.report.reason is Reason.TIMEOUT
     assert "loading the model on backend cpu took longer" in outcome.message
 
 
 def test_a_fixed_batch_behind_an_open_one(place: Workplace) -> None:
     """Declared batches must work; the default ones are only our guess, which a run corrects."""
-    uri = place.put("model.onnx", broken.fixed_batch())
+    uri = place.put("model.onnx", broken.fix_batch())
     outcome = place.complete(place.task(uri))
-    invalid = validated(place, broken.fixed_batch())
+    invalid = validate_model(place, broken.fix_batch())
     assert ("warning", "one-size") in findings(invalid)
     assert "runs with x [1, 4], and with no other size that was tried for 'x[0]'" in invalid.message
     golden = place.stage("golden", place.task(uri))

@@ -18,7 +18,7 @@ from enginewright_runtime.prepare.convert import stage as convert
 from enginewright_runtime.tensorrt import native
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from tests.support.broken_models import initializer, parsed, relu
+from tests.support.broken_models import initializer, parse_text, relu
 from tests.support.converting import (
     DETECT,
     LISTEN,
@@ -26,7 +26,7 @@ from tests.support.converting import (
     SPEAK,
     STATE,
     attention,
-    converted,
+    convert_here,
     copy,
     define,
     feeds,
@@ -68,7 +68,7 @@ REAL = (
 @pytest.mark.parametrize("case", REAL, ids=lambda case: Path(case.file).stem)
 def test_real_models_are_served_as_they_are(case: Real, models: Path, tmp_path: Path) -> None:
     source = real(models, case.file)
-    outcome = converted(tmp_path, source, recipe(shapes=case.shapes))
+    outcome = convert_here(tmp_path, source, recipe(shapes=case.shapes))
     assert outcome.report.message == "the model is served unchanged"
     assert (outcome.converted.folder, outcome.converted.changes) == (MODEL_FOLDER, ())
     assert outcome.path.read_bytes() == source.read_bytes()
@@ -80,7 +80,7 @@ def test_a_target_is_reached_up_and_down(
 ) -> None:
     source = real(models, case.file)
     asked = recipe(shapes=case.shapes, target_opset=target)
-    outcome = converted(tmp_path, source, asked)
+    outcome = convert_here(tmp_path, source, asked)
     left = outcome.converted
     assert (left.folder, left.opset) == (CONVERTED_FOLDER, target)
     assert not left.warnings
@@ -93,7 +93,7 @@ def test_a_target_is_reached_up_and_down(
 
 def test_unnamed_nodes_are_named_for_cuda(models: Path, tmp_path: Path) -> None:
     source = next(path for path in models.rglob("model.onnx") if "swift_f0" in str(path))
-    outcome = converted(tmp_path, source, recipe(backend="cuda", shapes=[LISTEN]))
+    outcome = convert_here(tmp_path, source, recipe(backend="cuda", shapes=[LISTEN]))
     assert [change.kind for change in outcome.converted.changes] == ["name"]
     assert len(outcome.converted.shape_nodes) > 20
     assert not any("unnamed" in shape_node for shape_node in outcome.converted.shape_nodes)
@@ -101,7 +101,7 @@ def test_unnamed_nodes_are_named_for_cuda(models: Path, tmp_path: Path) -> None:
 
 def test_the_incident_an_attention_export_meets_an_older_runtime(tmp_path: Path) -> None:
     source = attention(24)
-    outcome = converted(tmp_path, source, recipe(max_opset=17, max_ir_version=8))
+    outcome = convert_here(tmp_path, source, recipe(max_opset=17, max_ir_version=8))
     left = outcome.converted
     assert (left.opset, left.ir_version) == (17, 8)
     assert "Attention" not in operators(outcome.model)
@@ -114,7 +114,7 @@ def test_the_incident_an_attention_export_meets_an_older_runtime(tmp_path: Path)
 
 def test_an_unloadable_source_is_compared_with_the_reference(tmp_path: Path) -> None:
     source = one("Mod", 28, weight("w", 4, low=1, high=2), shape=("b", 4), fmod=1, ir_version=14)
-    outcome = converted(tmp_path, source, recipe())
+    outcome = convert_here(tmp_path, source, recipe())
     assert outcome.report.message == (
         "opset 28 set to 26, in which every node has the same semantics; IR version 14 set to 13: it"
         " uses no newer feature"
@@ -139,7 +139,7 @@ def test_an_unloadable_source_is_compared_with_the_reference(tmp_path: Path) -> 
             "set spec.targetOpset to 26 or less",
         ),
         (
-            parsed(
+            parse_text(
                 """(float["b", 4] x, int64[1] axes) => (float[?, ?] y) {
                 [largest] y = ReduceMax(x, axes) }""",
                 opset=18,
@@ -154,7 +154,7 @@ def test_an_impossible_conversion_names_the_nodes(
     model: ModelProto, asked: Recipe, reason: Reason, reported: str, tmp_path: Path
 ) -> None:
     with pytest.raises(StageFailure) as caught:
-        converted(tmp_path, model, asked)
+        convert_here(tmp_path, model, asked)
     assert caught.value.reason is reason
     assert reported in caught.value.message
     assert not (tmp_path / "work/converted.json").exists()
@@ -163,7 +163,7 @@ def test_an_impossible_conversion_names_the_nodes(
 def test_silero_is_built_once_its_branches_are_taken(models: Path, tmp_path: Path) -> None:
     """TensorRT-RTX parses the Ifs and then fails in its own assertions; sizes decide all of them."""
     source = real(models, "silero_vad_half.onnx")
-    outcome = converted(tmp_path, source, recipe(backend="tensorrt-rtx", shapes=[SPEAK]))
+    outcome = convert_here(tmp_path, source, recipe(backend="tensorrt-rtx", shapes=[SPEAK]))
     assert "inlined the constant branch of 6 If nodes" in outcome.report.message
     assert "If" not in operators(outcome.model)
     # the model is smaller, its names and what it declares are not
@@ -201,15 +201,15 @@ def _builds(model: Path, folder: Path) -> bool:
 def test_an_operator_that_the_parser_lacks_is_expanded(tmp_path: Path) -> None:
     size = helper.make_tensor("size", TensorProto.INT64, [4], [1, 4, 3, 2])
     source = one("CenterCropPad", 18, size, out=(1, 4, 3, 2))
-    outcome = converted(tmp_path, source, recipe(backend="tensorrt-rtx"))
+    outcome = convert_here(tmp_path, source, recipe(backend="tensorrt-rtx"))
     assert outcome.report.message == "expanded 1 CenterCropPad node into operators of opset 18"
     assert outcome.converted.opset == 18
     same(run(source, feeds(source)), run(outcome.path, feeds(source)))
 
 
-def shifted(more: str = "", *weights: TensorProto) -> ModelProto:
+def build_shifted(more: str = "", *weights: TensorProto) -> ModelProto:
     """Return x [batch, 64] times a constant that is computed by an operator which TensorRT lacks."""
-    return parsed(
+    return parse_text(
         f"""(float["batch", 64] x) => (float["batch", 64] y) {{
         [shift] u2 = BitShift <direction = "LEFT"> (u, one) [cast] f = Cast <to = 1> (u2)
         [times] {"m" if more else "y"} = Mul(x, f) {more} }}""",
@@ -220,7 +220,7 @@ def shifted(more: str = "", *weights: TensorProto) -> ModelProto:
 
 
 def test_constants_are_folded_where_the_parser_refuses_how_they_are_made(tmp_path: Path) -> None:
-    outcome = converted(tmp_path, shifted(), recipe(backend="tensorrt-rtx"))
+    outcome = convert_here(tmp_path, build_shifted(), recipe(backend="tensorrt-rtx"))
     assert outcome.report.message == "folded constants: 3 nodes became 1"
     assert operators(outcome.model) == ["Mul"]
     assert {entry.domain for entry in outcome.model.opset_import} == {""}
@@ -228,19 +228,19 @@ def test_constants_are_folded_where_the_parser_refuses_how_they_are_made(tmp_pat
 
 def test_int8_weights_are_not_folded_back(tmp_path: Path) -> None:
     numbers = np.random.default_rng(0).integers(-128, 127, (64, 64)).astype(np.int8)
-    source = shifted(
+    source = build_shifted(
         """[float] wc = Cast <to = 1> (w) [scaled] wf = Mul(wc, scale)
         [product] y = MatMul(m, wf)""",
         initializer("w", numbers, np.int8),
         initializer("scale", 0.01),
     )
-    outcome = converted(tmp_path, source, recipe(backend="tensorrt-rtx"))
+    outcome = convert_here(tmp_path, source, recipe(backend="tensorrt-rtx"))
     assert outcome.converted.folder == MODEL_FOLDER
 
 
 def test_batch_normalisations_are_folded_ahead_of_halves(models: Path, tmp_path: Path) -> None:
     source = real(models, "ch_PP-OCRv4_det_infer.onnx")
-    outcome = converted(tmp_path, source, recipe(precision="FP16", shapes=[DETECT]))
+    outcome = convert_here(tmp_path, source, recipe(precision="FP16", shapes=[DETECT]))
     changes = outcome.converted.changes
     assert [change.kind for change in changes] == ["fold-batch-norm"]
     assert len(changes[0].nodes) == 2
@@ -258,20 +258,20 @@ def test_batch_normalisations_are_folded_ahead_of_halves(models: Path, tmp_path:
 
 def test_weights_become_initializers_ahead_of_int8(models: Path, tmp_path: Path) -> None:
     source = real(models, "ch_ppocr_mobile_v2.0_cls_infer.onnx")
-    outcome = converted(tmp_path, source, recipe(precision="INT8", shapes=[READ]))
+    outcome = convert_here(tmp_path, source, recipe(precision="INT8", shapes=[READ]))
     assert [change.kind for change in outcome.converted.changes] == ["fold-batch-norm", "simplify"]
     assert "BatchNormalization" not in operators(outcome.model)
 
 
 def test_a_change_of_outputs_is_not_kept(tmp_path: Path) -> None:
     """Beside a mean of 1e8 the convolution rounds to multiples of 8; folded it would not."""
-    source = parsed(
+    source = parse_text(
         """(float["batch", 1, 4, 4] x) => (float["batch", 1, 4, 4] y)
         <float[1, 1, 1, 1] w = {1}, float[1] bias = {1e8}, float[1] scale = {1}, float[1] shift = {0},
          float[1] mean = {1e8}, float[1] variance = {1}> {
         [conv] c = Conv(x, w, bias) [norm] y = BatchNormalization(c, scale, shift, mean, variance) }"""
     )
-    outcome = converted(tmp_path, source, recipe(precision="FP16"))
+    outcome = convert_here(tmp_path, source, recipe(precision="FP16"))
     assert outcome.converted.folder == MODEL_FOLDER
     (warning,) = outcome.converted.warnings
     assert warning.severity == "warning"
@@ -290,7 +290,7 @@ def test_external_data_comes_along(tmp_path: Path) -> None:
     data = tmp_path / "work/model/deep/w.bin"
     data.parent.mkdir(parents=True)
     data.write_bytes(raw)
-    outcome = converted(tmp_path, model, recipe(target_opset=18))
+    outcome = convert_here(tmp_path, model, recipe(target_opset=18))
     files = [path for path in outcome.path.parent.rglob("*") if path.is_file()]
     assert {str(path.relative_to(outcome.path.parent)) for path in files} == {
         "model.onnx",
@@ -318,7 +318,7 @@ def test_a_source_that_takes_no_drawn_inputs_is_converted_with_a_warning(
 ) -> None:
     """Its sampling rate is 8000 or 16000."""
     source = real(models, "data/silero_vad.onnx")
-    outcome = converted(tmp_path, source, recipe(shapes=[SPEAK, STATE], target_opset=17))
+    outcome = convert_here(tmp_path, source, recipe(shapes=[SPEAK, STATE], target_opset=17))
     assert "its outputs are not compared" in outcome.report.message
     assert outcome.converted.opset == 17
 

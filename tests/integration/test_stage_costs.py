@@ -71,7 +71,7 @@ def test_convolutions_are_few_nodes_and_much_work(models: Path, tmp_path: Path) 
 
 
 def test_the_work_in_a_body_is_counted_once(tmp_path: Path) -> None:
-    model = broken.parsed(
+    model = broken.parse_text(
         """(float[96, 96] x) => (float[96, 96] y) <int64 turns = {200}> {
         [loop] y = Loop (turns, , x) <body = body
             (int64 turn, bool go, float[96, 96] carried) => (bool go_on, float[96, 96] next) {
@@ -87,7 +87,7 @@ def test_the_work_in_a_body_is_counted_once(tmp_path: Path) -> None:
 
 
 def test_a_branch_that_is_not_taken_has_its_nodes_and_no_cost(tmp_path: Path) -> None:
-    model = broken.parsed(
+    model = broken.parse_text(
         """(float[96] x, bool which) => (float[96] y) { [if] y = If (which) <
             then_branch = then () => (float[96] exp) { [Exp] exp = Exp(x) },
             else_branch = else () => (float[96] neg) { [Neg] neg = Neg(x) }> }"""
@@ -100,7 +100,7 @@ def test_a_branch_that_is_not_taken_has_its_nodes_and_no_cost(tmp_path: Path) ->
 
 def test_nodes_without_a_name_share_a_label_and_no_other(tmp_path: Path) -> None:
     """The profiler calls an unnamed node after its place, as exporters call named ones."""
-    model = broken.parsed(
+    model = broken.parse_text(
         "(float[96] x) => (float[96] y) { a = Exp(x) b = Exp(a) [Exp_7] y = Exp(b) }"
     )
     by_label = measure(broken.save(model, tmp_path), {"x": np.zeros(96, np.float32)}, tmp_path)
@@ -111,7 +111,7 @@ def test_nodes_without_a_name_share_a_label_and_no_other(tmp_path: Path) -> None
 
 
 def test_costs_of_fused_folded_and_replaced_nodes(tmp_path: Path) -> None:
-    model = broken.parsed(
+    model = broken.parse_text(
         """(float[1, 4] x) => (float[1, 4] y) {
         [product] m = MatMul(x, w) [bias] a = Add(m, w0) [folded] twice = Add(w0, w0)
         [scale] scaled = Mul(a, twice) [function] y = Mish(scaled) }""",
@@ -135,7 +135,7 @@ def counting(turns: int) -> ModelProto:
     text = """(float[1] x) => (float[1] y) { [loop] y = Loop (turns, , x) <body = body
         (int64 turn, bool go, float[1] carried) => (bool go_on, float[1] next) {
         [sum] next = Add(carried, x) [condition] go_on = Identity(go) }> }"""
-    return broken.parsed(text, broken.initializer("turns", turns, np.int64))
+    return broken.parse_text(text, broken.initializer("turns", turns, np.int64))
 
 
 def test_loops_that_run_long_are_cut_off(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from enginewright_runtime.proof import definition
 from enginewright_runtime.session.arrays import read_arrays
 from onnx import ModelProto
 
-from tests.support.broken_models import initializer, parsed
+from tests.support.broken_models import initializer, parse_text
 from tests.support.preparing import Workplace
 
 
@@ -20,7 +20,7 @@ def native() -> ModelProto:
     """Return two layers, a normalisation and a softmax, all of BF16: x [batch, time, 32]."""
     random = np.random.default_rng(11)
     sizes = {"w1": (32, 64), "b1": (64,), "g1": (64,), "b2": (64,), "w2": (64, 8)}
-    made = parsed(
+    made = parse_text(
         """(bfloat16[batch, time, 32] x) => (bfloat16[batch, time, 8] y) {
         h = MatMul(x, w1) r = Relu(h) s = Add(r, b1) l = LayerNormalization<axis=-1>(s, g1, b2)
         z = MatMul(l, w2) y = Softmax(z) }""",

@@ -22,13 +22,13 @@ from enginewright_contract.report import Progress
 from enginewright_contract.task import ENGINE_STAGES, LOOKUP_STAGE, ServeTask
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine import build, comparison, verify
-from enginewright_runtime.engine.handoff import EngineBenchmarked, EngineBuilt, shortened
+from enginewright_runtime.engine.handoff import EngineBenchmarked, EngineBuilt, shorten
 from enginewright_runtime.proof.golden_run import GoldenFiles, JudgedRun, run_judged
 from enginewright_runtime.proof.latency.comparing import measure
 from enginewright_runtime.store import ENGINE, Store, open_store
 
 from tests.support import broken_models as broken
-from tests.support.engines import EnginePlace, matmul, mixed, recipe, sizes
+from tests.support.engines import EnginePlace, build_mixed, matmul, recipe, sizes
 from tests.support.optional import present
 from tests.support.ports import free_port
 from tests.support.waiting import until
@@ -47,7 +47,7 @@ def place(tmp_path: Path) -> EnginePlace:
 
 def test_the_whole_job_and_again(tmp_path: Path) -> None:
     place = EnginePlace(tmp_path, in_process=True)
-    place.prepare_model(mixed())
+    place.prepare_model(build_mixed())
     place.in_process = False
     task = place.engine_task()
     outcomes = place.build_engine(task)
@@ -144,7 +144,7 @@ def test_without_the_prepared_model(place: EnginePlace) -> None:
 
 def test_a_refusal_reaches_every_reader(place: EnginePlace) -> None:
     text = "(float[2, 4, 4] x) => (float[2] y) { [determinant] y = Det(x) }"
-    place.prepare_model(broken.parsed(text))
+    place.prepare_model(broken.parse_text(text))
     outcomes = place.build_engine(place.engine_task())
     assert list(outcomes) == ["lookup", "build"]
     outcome = outcomes["build"]
@@ -338,7 +338,7 @@ def on_openvino(python: Path, work: Path) -> BackendLatency:
 def test_a_backend_that_runs_a_part_of_the_model_is_excluded(
     openvino_python: Path, tmp_path: Path
 ) -> None:
-    model = broken.parsed(
+    model = broken.parse_text(
         "(float[2, 3, 3] x) => (float[2] y) { [exp] e = Exp(x) [determinant] y = Det(e) }"
     )
     place = EnginePlace(tmp_path, in_process=True)
@@ -359,19 +359,19 @@ def test_other_backends_are_verified_and_measured(
         place.engine_stage(stage, task)
     work = place.root / "work"
     manifest = verify.read_manifest(work)
-    cpu = comparison.measured("cpu", work, manifest)
+    cpu = comparison.measure_backend("cpu", work, manifest)
     assert cpu.excluded == ""
     assert cpu.latency is not None
     assert (cpu.latency.shapes, cpu.latency.samples >= 3) == ("opt", True)
     assert 0 < cpu.latency.p50 <= cpu.latency.p99
-    cuda = comparison.measured("cuda", work, manifest)
+    cuda = comparison.measure_backend("cuda", work, manifest)
     assert (cuda.latency, cuda.excluded.partition(":")[0]) == (None, "ProviderMissing")
     openvino = on_openvino(openvino_python, work)
     assert openvino.excluded == ""
     assert openvino.latency is not None
     assert openvino.latency.shapes == "opt"
 
-    first, late = comparison.compared(("cpu", "cuda"), work, manifest, seconds=0.05)
+    first, late = comparison.compare_backends(("cpu", "cuda"), work, manifest, seconds=0.05)
     assert (first.latency, "Timeout: " in first.excluded) == (None, True)
     assert late.excluded.startswith("not measured: ")
 
@@ -380,7 +380,7 @@ def test_other_backends_are_verified_and_measured(
         wrong = {name: kept[name] * 1.5 for name in kept.files}
     original = outputs.read_bytes()
     np.savez(outputs, **wrong)
-    assert "is outside the tolerance" in comparison.measured("cpu", work, manifest).excluded
+    assert "is outside the tolerance" in comparison.measure_backend("cpu", work, manifest).excluded
     outputs.write_bytes(original)
 
     own = BackendLatency(backend="tensorrt-rtx", latency=cpu.latency)
@@ -431,8 +431,8 @@ def test_the_wrapper_must_match_the_engine(place: EnginePlace, tmp_path: Path) -
 
 
 def test_a_long_label_keeps_its_operator() -> None:
-    assert shortened("a (Relu)") == "a (Relu)"
-    reported = shortened(f"{'x' * 80} (DequantizeLinear)")
+    assert shorten("a (Relu)") == "a (Relu)"
+    reported = shorten(f"{'x' * 80} (DequantizeLinear)")
     assert len(reported) == 60
     assert reported.endswith("x… (DequantizeLinear)")
-    assert len(shortened("x" * 80)) == 60
+    assert len(shorten("x" * 80)) == 60

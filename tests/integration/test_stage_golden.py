@@ -77,7 +77,7 @@ def test_a_range_that_the_model_refuses(place: Workplace) -> None:
     ["bool", "string", "float16", "double", "bfloat16", "int8", "uint64", "int32"],
 )
 def test_every_type_that_can_be_served(kind: str, place: Workplace) -> None:
-    model = broken.parsed(f"({kind}[2, 3] x) => ({kind}[2, 3] y) {{ y = Identity(x) }}")
+    model = broken.parse_text(f"({kind}[2, 3] x) => ({kind}[2, 3] y) {{ y = Identity(x) }}")
     place.complete(place.task(place.put("model.onnx", model)))
     given, got = arrays(place, "inputs")["min/x"], arrays(place, "outputs")["min/y"]
     assert np.array_equal(given, got)
@@ -146,7 +146,7 @@ def test_outputs_that_are_not_finite_are_reported(place: Workplace) -> None:
 
 def test_outputs_without_elements_in_all_samples_are_reported(place: Workplace) -> None:
     """As a detector's boxes on noise: nothing but their form could be compared."""
-    model = broken.parsed(
+    model = broken.parse_text(
         """(float[1, 4] x) => (int64[2, "n"] boxes, float[1, 4] y) <float limit = {1e9}> {
         found = Greater(x, limit) boxes = NonZero(found) y = Relu(x) }"""
     )
@@ -188,7 +188,7 @@ POSITIVE = np.maximum(NUMBERS, 0)
 @pytest.mark.parametrize("samples", [None, {"a/x": NUMBERS}, {"a/x": NUMBERS, "a/y": POSITIVE}])
 def test_a_model_for_the_device_alone(samples: dict[str, Any] | None, place: Workplace) -> None:
     """The reference has no kernel; what the operator means is known all the same."""
-    model = broken.parsed("(int64[4] x) => (int64[4] y) { y = Relu(x) }")
+    model = broken.parse_text("(int64[4] x) => (int64[4] y) { y = Relu(x) }")
     golden = only_on_device(place, model, samples)
     assert golden.code == 0, golden.message
     given, got = (next(iter(arrays(place, item).values())) for item in ("inputs", "outputs"))
@@ -224,7 +224,7 @@ def test_an_operator_without_a_definition_needs_outputs(
 def split_gelu() -> onnx.ModelProto:
     """Return an operator that ONNX Runtime has for CUDA alone, x [1, 2, 4] to y [1, 2, 2]."""
     text = "(float[1, 2, 4] x) => (float[1, 2, 2] y) { y = com.microsoft.BiasSplitGelu(x, bias) }"
-    return broken.parsed(
+    return broken.parse_text(
         text, broken.initializer("bias", np.zeros(4)), domains=[("com.microsoft", 1)]
     )
 
@@ -279,7 +279,7 @@ def another(place: Workplace) -> Workplace:
 
 def two_steps(scale: float = 1.0, opset: int = 17, ir_version: int = 9) -> onnx.ModelProto:
     """Return y = relu(x * scale + 1)."""
-    return broken.parsed(
+    return broken.parse_text(
         f"""(float["batch", 4] x) => (float["batch", 4] y) <float scale = {{{scale}}}, float one = {{1}}> {{
         [scaling] scaled = Mul(x, scale) [shifting] shifted = Add(scaled, one)
         [cutting] y = Relu(shifted) }}""",
@@ -352,7 +352,7 @@ def test_a_source_that_is_newer_than_the_runtime(place: Workplace) -> None:
 
 
 def test_a_source_that_onnx_alone_knows(place: Workplace) -> None:
-    source, converted = doubled(2.0)
+    source, converted = build_doubled(2.0)
     _, outcome = after_convert(place, source, converted)
     assert outcome.code == 0, outcome.message
     assert "agrees with the source, by ONNX's reference implementation" in outcome.message
@@ -360,18 +360,18 @@ def test_a_source_that_onnx_alone_knows(place: Workplace) -> None:
     assert got.keys() == {"min/y", "opt/y", "max/y"}
     assert all(np.array_equal(got[f"{item}/y"], given[f"{item}/x"] * 2) for item in ("min", "max"))
     place = another(place)
-    _, outcome = after_convert(place, source, doubled(3.0)[1])
+    _, outcome = after_convert(place, source, build_doubled(3.0)[1])
     assert outcome.report.reason is Reason.PARITY_FAILED
     assert "against the source, by ONNX's reference implementation" in outcome.message
 
 
-def doubled(factor: float) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+def build_doubled(factor: float) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     """Return x << 1, for which the CPU provider has no kernel in 16 bits, and x * factor in its place."""
-    source = broken.parsed(
+    source = broken.parse_text(
         """(uint16["batch", 4] x) => (uint16["batch", 4] y) <uint16 one = {1}> {
         [shift] y = BitShift <direction = "LEFT"> (x, one) }"""
     )
-    converted = broken.parsed(
+    converted = broken.parse_text(
         f"""(uint16["batch", 4] x) => (uint16["batch", 4] y) <float factor = {{{factor}}}> {{
         wide = Cast <to = 1> (x) product = Mul(wide, factor) y = Cast <to = 4> (product) }}"""
     )
@@ -380,7 +380,7 @@ def doubled(factor: float) -> tuple[onnx.ModelProto, onnx.ModelProto]:
 
 def test_a_source_that_nothing_here_runs(place: Workplace) -> None:
     source = split_gelu()
-    converted = broken.parsed(
+    converted = broken.parse_text(
         """(float[1, 2, 4] x) => (float[1, 2, 2] y) {
         y, rest = Split <axis = 2, num_outputs = 2> (x) }""",
         opset=18,
@@ -396,7 +396,7 @@ def test_a_source_that_nothing_here_runs(place: Workplace) -> None:
 
 
 def test_a_source_that_loads_and_fails(place: Workplace) -> None:
-    source = broken.parsed(
+    source = broken.parse_text(
         """(float["batch", "width"] x) => (float["batch"] y) <int64 index = {9}> {
         y = Gather <axis = 1> (x, index) }"""
     )
@@ -415,4 +415,4 @@ def test_a_source_that_loads_and_fails(place: Workplace) -> None:
 def test_the_precision_that_a_model_has() -> None:
     assert own_precision(two_steps()) == "FP32"
     assert own_precision(broken.relu()) is None
-    assert own_precision(doubled(1.0)[0]) is None
+    assert own_precision(build_doubled(1.0)[0]) is None

@@ -22,7 +22,7 @@ STRICT = OutputTolerance(name="y", rtol=0.0, atol=1e-6)
 LOOSE = OutputTolerance(name="y", rtol=0.0, atol=0.1)
 
 
-def expected(folder: Path) -> bytes:
+def save_expected(folder: Path) -> bytes:
     """Return samples whose outputs are those of the model as it is written."""
     path = folder / "model.onnx"
     onnx.save(model("INT8"), path)
@@ -36,7 +36,7 @@ def expected(folder: Path) -> bytes:
 
 
 def task(place: Workplace, *tolerances: OutputTolerance) -> PrepareTask:
-    samples = place.put("samples.npz", expected(place.root / "tmp"))
+    samples = place.put("samples.npz", save_expected(place.root / "tmp"))
     (place.root / "samples/samples.npz").write_bytes(
         (place.root / "source/samples.npz").read_bytes()
     )

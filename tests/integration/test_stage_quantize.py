@@ -22,18 +22,18 @@ from enginewright_runtime.prepare.quantize.selection import Selection, Times, is
 from onnx import ModelProto, TensorProto
 
 from tests.support import extensions
-from tests.support.broken_models import extend, initializer, parsed
+from tests.support.broken_models import extend, initializer, parse_text
 from tests.support.converting import real, recipe, run
 from tests.support.preparing import Workplace
 from tests.support.programs import run_program
 from tests.support.quantizing import (
     Work,
     build_engine,
-    calibrated,
     collapsing,
     convolutions,
     cosine,
     dense,
+    make_calibration,
     operators,
     random,
     text,
@@ -58,7 +58,7 @@ def _in_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(Call, "run", here)
 
 
-def refused(about: Work) -> StageFailure:
+def run_refused(about: Work) -> StageFailure:
     with pytest.raises(StageFailure) as caught:
         about.run()
     assert about.leftovers() == []
@@ -66,7 +66,7 @@ def refused(about: Work) -> StageFailure:
     return caught.value
 
 
-def succeeded(about: Work) -> StageReport:
+def run_successfully(about: Work) -> StageReport:
     before = {
         path: path.read_bytes() for path in (about.folder / "model").rglob("*") if path.is_file()
     }
@@ -83,15 +83,15 @@ def succeeded(about: Work) -> StageReport:
 def test_nothing_asked_nothing_done(tmp_path: Path) -> None:
     about = work(tmp_path, dense(), [X], recipe())
     (about.folder / "quantize-int8").mkdir()  # of a try that was ended
-    report = succeeded(about)
+    report = run_successfully(about)
     assert report.message == "the model keeps its own precision"
     assert (about.quantized.folder, about.quantized.precision) == ("model", None)
 
 
 def test_int8_with_calibration_on_the_cpu_isolated(tmp_path: Path) -> None:
-    how = recipe(precision="INT8", quantization=calibrated())
+    how = recipe(precision="INT8", quantization=make_calibration())
     about = work(tmp_path, dense(opset=11), [X], how, DATA)
-    report = succeeded(about)
+    report = run_successfully(about)
     left = about.quantized
     assert (left.folder, left.precision, left.opset) == ("quantized", "INT8", 13)
     assert [change.kind for change in left.changes] == ["opset", "quantize"]
@@ -111,7 +111,7 @@ def test_int8_with_calibration_on_the_cpu_isolated(tmp_path: Path) -> None:
 
 
 def test_as_many_samples_are_used_as_are_asked_for(tmp_path: Path) -> None:
-    quantization = calibrated(method="Entropy", samples=500)
+    quantization = make_calibration(method="Entropy", samples=500)
     how = recipe(precision="INT8", quantization=quantization)
     made = work(tmp_path, dense(2), [X], how, {"x": random(1000, 64)}).make("INT8")
     assert made.agrees, made.disagreement
@@ -120,21 +120,21 @@ def test_as_many_samples_are_used_as_are_asked_for(tmp_path: Path) -> None:
 
 def test_int8_without_calibration_is_dynamic_on_the_cpu_alone(tmp_path: Path) -> None:
     about = work(tmp_path, dense(opset=10), [X], recipe(precision="INT8"))
-    report = succeeded(about)
+    report = run_successfully(about)
     assert "quantised 4 nodes to INT8, with ranges computed at run time" in report.message
     assert "MatMulInteger" in operators(about.model)
     (tmp_path / "rtx").mkdir()
     about = work(tmp_path / "rtx", dense(), [X], recipe(RTX, precision="INT8"))
-    failure = refused(about)
+    failure = run_refused(about)
     assert failure.reason is Reason.CALIBRATION_INVALID
     assert "on backend tensorrt-rtx it needs calibration data" in failure.message
 
 
 def test_collapsed_outputs_are_repaired_by_excluding_one_node(tmp_path: Path) -> None:
-    how = recipe(RTX, precision="INT8", quantization=calibrated())
+    how = recipe(RTX, precision="INT8", quantization=make_calibration())
     feeds = {"x": random(8, 32, seed=9)}
     about = work(tmp_path, collapsing(), [feeds], how, {"x": random(40, 32)})
-    report = succeeded(about)
+    report = run_successfully(about)
     [warning, _] = sorted(
         about.quantized.warnings, key=lambda finding: finding.reason, reverse=True
     )
@@ -149,10 +149,10 @@ def test_collapsed_outputs_are_repaired_by_excluding_one_node(tmp_path: Path) ->
 
 
 def test_collapsed_outputs_are_refused_if_no_node_may_be_excluded(tmp_path: Path) -> None:
-    how = recipe(precision="INT8", quantization=calibrated(share=0.1))
+    how = recipe(precision="INT8", quantization=make_calibration(share=0.1))
     feeds = {"x": random(8, 32, seed=9)}
     about = work(tmp_path, collapsing(), [feeds], how, {"x": random(40, 32)})
-    failure = refused(about)
+    failure = run_refused(about)
     assert failure.reason is Reason.QUANTIZATION_FAILED
     assert "the INT8 model does not keep parity: output 'y' of golden sample" in failure.message
     assert (
@@ -166,7 +166,7 @@ def test_collapsed_outputs_are_refused_if_no_node_may_be_excluded(tmp_path: Path
 def test_fp16_keeps_nodes_that_overflow(models: Path, tmp_path: Path) -> None:
     source = real(models, "ch_PP-OCRv4_det_infer.onnx")
     about = work(tmp_path, source, [{"x": text(96, 160)}], recipe(RTX, precision="FP16"))
-    report = succeeded(about)
+    report = run_successfully(about)
     kept = report.facts["FP16"]["left"]
     assert [words for words in kept.values() if "9.79e+07" in words]
     [parity] = about.quantized.parity
@@ -181,7 +181,7 @@ def test_fp16_keeps_nodes_that_overflow(models: Path, tmp_path: Path) -> None:
 def test_bf16_raises_the_opset_isolated(tmp_path: Path) -> None:
     images = {"x": random(2, 3, 16, 16)}
     about = work(tmp_path, convolutions(), [images], recipe(RTX, precision="BF16"))
-    report = succeeded(about)
+    report = run_successfully(about)
     assert (about.quantized.opset, about.quantized.precision) == (22, "BF16")
     assert "converted opset 17 to 22, for BF16; 6 nodes in BF16" in report.message
     kinds = {item.data_type for item in graphs.parse(about.model).graph.initializer}
@@ -203,7 +203,7 @@ def test_custom_operators_stay_and_other_nodes_are_lowered(tmp_path: Path) -> No
     feeds = {"x": random(2, 4)}
     expected = [np.maximum(feeds["x"] ** 3, 0) @ random(4, 4)]
     about = work(tmp_path, model, [feeds], recipe(RTX, precision="FP16"), outputs=[expected])
-    report = succeeded(about)
+    report = run_successfully(about)
     assert "2 nodes in FP16" in report.message
     assert "product (MatMul)" in about.quantized.changes[0].nodes
 
@@ -219,7 +219,7 @@ def test_custom_operators_stay_and_other_nodes_are_lowered(tmp_path: Path) -> No
         ),
         (
             dense(),
-            recipe(RTX, precision="FP8", target_opset=17, quantization=calibrated()),
+            recipe(RTX, precision="FP8", target_opset=17, quantization=make_calibration()),
             "FP8 needs opset 19, and spec.targetOpset is 17",
         ),
     ],
@@ -228,20 +228,20 @@ def test_custom_operators_stay_and_other_nodes_are_lowered(tmp_path: Path) -> No
 def test_an_unsupported_precision_is_refused(
     model: ModelProto, how: Any, words: str, tmp_path: Path
 ) -> None:
-    failure = refused(work(tmp_path, model, [X], how, DATA))
+    failure = run_refused(work(tmp_path, model, [X], how, DATA))
     assert failure.reason is Reason.PRECISION_UNSUPPORTED
     assert words in failure.message
 
 
-def quantised() -> ModelProto:
-    return parsed(
+def build_quantized() -> ModelProto:
+    return parse_text(
         """(float["n", 64] x) => (float["n", 64] y) {
         [quantize] q = QuantizeLinear(x, s) [dequantize] y = DequantizeLinear(q, s) }""",
         initializer("s", 0.1),
     )
 
 
-def halved() -> ModelProto:
+def build_halved() -> ModelProto:
     model = dense(1)
     for tensor in model.graph.initializer:
         array = onnx.numpy_helper.to_array(tensor).astype(np.float16)
@@ -254,52 +254,57 @@ def halved() -> ModelProto:
 @pytest.mark.parametrize(
     ("model", "precision", "words"),
     [
-        (quantised(), "FP16", "the model is already INT8, by 2 nodes: quantize (QuantizeLinear)"),
-        (halved(), "FP32", "most weights of the model are already FP16"),
-        (halved(), "INT8", "most weights of the model are already FP16"),
+        (
+            build_quantized(),
+            "FP16",
+            "the model is already INT8, by 2 nodes: quantize (QuantizeLinear)",
+        ),
+        (build_halved(), "FP32", "most weights of the model are already FP16"),
+        (build_halved(), "INT8", "most weights of the model are already FP16"),
     ],
 )
 def test_a_model_that_has_another_precision_already_is_refused(
     model: ModelProto, precision: str, words: str, tmp_path: Path
 ) -> None:
     feeds = {"x": X["x"].astype(np.float16)} if model.graph.initializer[0].data_type != 1 else X
-    failure = refused(work(tmp_path, model, [feeds], recipe(RTX, precision=precision)))
+    failure = run_refused(work(tmp_path, model, [feeds], recipe(RTX, precision=precision)))
     assert failure.reason is Reason.PRECISION_UNSUPPORTED
     assert words in failure.message
     assert "export the model in FP32, or omit spec.precision" in failure.message
 
 
 @pytest.mark.parametrize(
-    ("model", "precision"), [(quantised(), "INT8"), (dense(1), "FP32"), (halved(), "FP16")]
+    ("model", "precision"),
+    [(build_quantized(), "INT8"), (dense(1), "FP32"), (build_halved(), "FP16")],
 )
 def test_a_precision_that_the_model_has_is_kept(
     model: ModelProto, precision: str, tmp_path: Path
 ) -> None:
     feeds = {"x": X["x"].astype(np.float16)} if precision == "FP16" else X
     about = work(tmp_path, model, [feeds], recipe(RTX, precision=precision))
-    report = succeeded(about)
+    report = run_successfully(about)
     assert report.message == f"the model is already {precision} and is served unchanged"
     assert (about.quantized.folder, about.quantized.precision) == ("model", precision)
 
 
 def test_a_model_without_anything_to_quantise_is_refused(tmp_path: Path) -> None:
-    model = parsed('(float["n", 64] x) => (float["n", 64] y) { y = Relu(x) }')
-    how = recipe(precision="INT8", quantization=calibrated())
-    failure = refused(work(tmp_path, model, [X], how, DATA))
+    model = parse_text('(float["n", 64] x) => (float["n", 64] y) { y = Relu(x) }')
+    how = recipe(precision="INT8", quantization=make_calibration())
+    failure = run_refused(work(tmp_path, model, [X], how, DATA))
     assert failure.reason is Reason.QUANTIZATION_FAILED
     assert "no node of the model can be INT8" in failure.message
 
 
 def test_bad_calibration_data_names_the_array_isolated(tmp_path: Path) -> None:
-    how = recipe(precision="INT8", quantization=calibrated())
+    how = recipe(precision="INT8", quantization=make_calibration())
     about = work(tmp_path, dense(), [X], how, {"images": random(4, 64)})
-    failure = refused(about)
+    failure = run_refused(about)
     assert failure.reason is Reason.CALIBRATION_INVALID
     assert "array 'images' matches no input; the model has x" in failure.message
 
 
 def test_the_users_tolerances_count(tmp_path: Path) -> None:
-    strict = recipe(precision="INT8", quantization=calibrated(share=0.0), atol=1e-6)
+    strict = recipe(precision="INT8", quantization=make_calibration(share=0.0), atol=1e-6)
     made = work(tmp_path, dense(2), [X], strict, DATA).make("INT8")
     assert not made.agrees
     assert "allowed" in str(made.disagreement)
@@ -317,9 +322,9 @@ FAST = {"x": random(64, 768, seed=9)}
 
 def test_measurements_decide_the_precision(tmp_path: Path) -> None:
     """Whether INT8 pays is up to the processor; that the figures decide is not."""
-    how = recipe(allowed_precisions=["INT8"], quantization=calibrated())
+    how = recipe(allowed_precisions=["INT8"], quantization=make_calibration())
     about = work(tmp_path, dense(4, 768), [FAST], how, {"x": random(32, 768)})
-    report = succeeded(about)
+    report = run_successfully(about)
     seconds = report.facts["seconds"]
     assert min(len(seconds["INT8"]), len(seconds["own"])) > 1
     int8, own = (Times(tuple(seconds[name])) for name in ("INT8", "own"))
@@ -332,10 +337,10 @@ def test_measurements_decide_the_precision(tmp_path: Path) -> None:
 
 
 def test_the_fastest_is_not_chosen_if_it_breaks_the_outputs(tmp_path: Path) -> None:
-    how = recipe(allowed_precisions=["INT8"], quantization=calibrated(share=0.0))
+    how = recipe(allowed_precisions=["INT8"], quantization=make_calibration(share=0.0))
     feeds = {"x": random(64, 256, seed=9)}
     about = work(tmp_path, collapsing(8, 256), [feeds], how, {"x": random(32, 256)})
-    report = succeeded(about)
+    report = run_successfully(about)
     assert about.quantized.precision is None
     assert about.quantized.folder == "model"
     assert (
@@ -352,9 +357,9 @@ def test_a_precision_that_is_no_faster_is_not_chosen(
         return Selection(None, {"INT8": "no faster than the model's own precision: 2 ms, 2 ms"})
 
     monkeypatch.setattr(quantize, "select", select)
-    how = recipe(allowed_precisions=["INT8"], quantization=calibrated())
+    how = recipe(allowed_precisions=["INT8"], quantization=make_calibration())
     about = work(tmp_path, dense(), [X], how, DATA)
-    report = succeeded(about)
+    report = run_successfully(about)
     assert "INT8: no faster than the model's own precision" in report.message
     assert about.quantized.precision is None
 
@@ -368,8 +373,8 @@ def test_a_precision_that_is_no_faster_is_not_chosen(
             "FP16, BF16 are allowed, but which is fastest can only be measured on a device",
         ),
         (
-            quantised(),
-            recipe(allowed_precisions=["INT8"], quantization=calibrated()),
+            build_quantized(),
+            recipe(allowed_precisions=["INT8"], quantization=make_calibration()),
             "the model is already INT8 and keeps it",
         ),
         (
@@ -384,7 +389,7 @@ def test_a_precision_that_cannot_be_chosen_is_reported(
     model: ModelProto, how: Any, words: str, tmp_path: Path
 ) -> None:
     about = work(tmp_path, model, [X], how)
-    assert words in succeeded(about).message
+    assert words in run_successfully(about).message
     assert about.quantized.precision is None
 
 
@@ -395,7 +400,7 @@ def test_a_precision_that_cannot_be_chosen_is_reported(
 def test_openvino_is_proven_on_itself(
     precision: str, openvino_python: Path, tmp_path: Path
 ) -> None:
-    how = recipe("openvino", precision=precision, quantization=calibrated())
+    how = recipe("openvino", precision=precision, quantization=make_calibration())
     about = work(tmp_path, dense(2), [X], how, DATA)
     (tmp_path / "dev").mkdir()
     task = PrepareTask(job="job-1", source_uri="pvc://models/m.onnx", recipe=how)
@@ -412,7 +417,7 @@ def test_the_job_publishes_the_quantized_model_isolated(place: Workplace, tmp_pa
     (tmp_path / "calibration").mkdir()
     np.savez(tmp_path / "calibration/calibration.npz", x=DATA["x"])
     uri = place.put("m.onnx", dense())
-    task = place.task(uri, precision="INT8", quantization=calibrated())
+    task = place.task(uri, precision="INT8", quantization=make_calibration())
     published = place.complete(task).published
     assert published.precision == "INT8"
     assert "quantised 4 nodes to INT8" in published.changes

@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import pytest
 from enginewright_contract.execution import PlacementFacts
-from enginewright_contract.keys import prepared_key
+from enginewright_contract.keys import compute_prepared_key
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import PREPARE_STAGES, Promise, ShapeProfile
-from enginewright_runtime.core.labels import reported_label
+from enginewright_runtime.core.labels import format_label
 from enginewright_runtime.graph.raw.graphs import walk_nodes
 from enginewright_runtime.proof.promise import coverage, judge
 from onnx import ModelProto
@@ -87,7 +87,7 @@ def test_from_source_to_artifact(
         )
     published = present(place.stage("publish", task).report.published)
     assert (published.nodes, published.cached) == (real.nodes, False)
-    assert published.key == prepared_key(published.model_digest, task.recipe, {})
+    assert published.key == compute_prepared_key(published.model_digest, task.recipe, {})
     again = place.stage("publish", task).report.published
     assert again == published.model_copy(update={"cached": True})
 
@@ -131,7 +131,7 @@ def check_coverage(source: Path, manifest: Manifest) -> None:
 
     Partitions name nodes of the file, with constants and nodes that are folded or fused later.
     """
-    labels = [reported_label(node.name, node.op_type) for node in walk_nodes(onnx.load(source))]
+    labels = [format_label(node.name, node.op_type) for node in walk_nodes(onnx.load(source))]
     shape = set(manifest.shape_nodes)
     compute = sum(cost.count for cost in manifest.node_costs if cost.label not in shape)
     assert coverage(labels, manifest)[:2] == (compute, compute)
@@ -203,7 +203,7 @@ def conv_and_determinant() -> ModelProto:
     def weight(name: str, *shape: int) -> onnx.TensorProto:
         return broken.initializer(name, rng.standard_normal(shape).astype(np.float32) * 0.1)
 
-    return broken.parsed(
+    return broken.parse_text(
         f"""(float["n", 3, {SIZE}, {SIZE}] x) => (float["n"] y)
         <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[2] three = {{3, 3}}> {{
         [first] c1 = Conv <pads = [1, 1, 1, 1]> (x, w1) [relu] r1 = Relu(c1)

@@ -34,7 +34,7 @@ def publish(
     return task, outcome.published, full
 
 
-def served(place: Workplace, key: str, backend: str) -> dict[str, Any]:
+def read_served(place: Workplace, key: str, backend: str) -> dict[str, Any]:
     """Return the metadata that a server reports for the artefact."""
     assert place.fetch_artifact(key, backend).code == 0
     (place.root / "dev/termination-log").write_text("")
@@ -44,7 +44,7 @@ def served(place: Workplace, key: str, backend: str) -> dict[str, Any]:
     return metadata
 
 
-def described(tensors: Sequence[str]) -> list[dict[str, Any]]:
+def describe_tensors(tensors: Sequence[str]) -> list[dict[str, Any]]:
     """Return tensors as metadata has them, where sizes that profiles limit are -1."""
     return [
         {
@@ -83,10 +83,10 @@ def test_a_server_reports_the_signature(
     source = next(path for path in models.rglob("*.onnx") if str(path).endswith(file))
     _, published, signature = publish(place, source, shapes=shapes, backend=backend)
     assert published.signature == signature, "it fits into the termination message"
-    metadata = served(place, published.key, backend)
-    assert metadata["outputs"] == described(signature.outputs)
+    metadata = read_served(place, published.key, backend)
+    assert metadata["outputs"] == describe_tensors(signature.outputs)
     inputs = {item["name"]: item for item in metadata["inputs"]}
-    for one, text in zip(described(signature.inputs), signature.inputs, strict=True):
+    for one, text in zip(describe_tensors(signature.inputs), signature.inputs, strict=True):
         ours, theirs = one.pop("shape"), inputs[one["name"]].pop("shape")
         assert one == inputs[one["name"]]
         profile = next((shape for shape in shapes if shape.input == one["name"]), None)
@@ -157,9 +157,9 @@ def test_too_many_tensors_are_reported_by_digest(tmp_path: Path) -> None:
     place = Workplace(tmp_path)
     _, published, signature = publish(place, source)
     assert len(signature.outputs) == 300
-    assert published.signature == signature.unlisted()
-    metadata = served(place, published.key, "cpu")
-    assert metadata["outputs"] == described(signature.outputs)
+    assert published.signature == signature.drop_lists()
+    metadata = read_served(place, published.key, "cpu")
+    assert metadata["outputs"] == describe_tensors(signature.outputs)
 
 
 def test_an_artefact_in_the_store_has_its_signature(tmp_path: Path) -> None:

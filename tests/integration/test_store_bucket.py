@@ -81,7 +81,7 @@ def test_a_published_artefact_is_read(any_place: Place, tmp_path: Path) -> None:
         assert (tmp_path / "artifact" / name).read_bytes() == b"content" + Path(name).name.encode()
     kept = (tmp_path / "artifact/manifest.json").read_text()
     assert Manifest.model_validate_json(kept) == artifact == store.find_intact(KEY)
-    assert any_place.listed() == [KEY]
+    assert any_place.list_keys() == [KEY]
     golden = store.read_golden(KEY, tmp_path / "golden")
     assert not (tmp_path / "golden" / golden.model).exists()
     assert (tmp_path / "golden" / golden.golden_outputs).exists()
@@ -89,7 +89,7 @@ def test_a_published_artefact_is_read(any_place: Place, tmp_path: Path) -> None:
 
 def test_an_unpublished_artefact_is_missing(any_place: Place, tmp_path: Path) -> None:
     assert any_place.store().find(KEY) is None
-    assert any_place.listed() == []
+    assert any_place.list_keys() == []
     with pytest.raises(StageFailure, match="no prepared model with key abababababab") as caught:
         any_place.store().read(KEY, tmp_path / "artifact")
     assert caught.value.reason is Reason.ARTIFACT_MISSING
@@ -130,7 +130,7 @@ def test_a_used_artefact_is_not_removed(
     store = any_place.store()
     publish(store, KEY, content(tmp_path / "a"))
     medium = BucketMedium(any_place.uri, Secret(any_place.secret))
-    (stored,) = medium.stored([PREPARED, ENGINE])
+    (stored,) = medium.list_stored([PREPARED, ENGINE])
     assert sum(stored.files.values()) == sum(map(len, any_place.objects().values()))
     earlier = replace(stored, used=stored.used - timedelta(hours=2))
     assert medium.discard([earlier]) == []
@@ -138,9 +138,9 @@ def test_a_used_artefact_is_not_removed(
     artifact = present(store.find_intact(KEY))
     assert any_place.objects()[MANIFEST] != before, "it is another version now"
     assert store.find(KEY) == artifact
-    (stored,) = medium.stored([PREPARED, ENGINE])
+    (stored,) = medium.list_stored([PREPARED, ENGINE])
     assert medium.discard([stored]) == [stored]
-    assert any_place.listed() == []
+    assert any_place.list_keys() == []
     assert store.find_intact(KEY) is None
     assert medium.discard([stored]) == []
     assert publish(store, KEY, content(tmp_path / "b", b"other")) is False
@@ -185,7 +185,7 @@ Damage = Callable[[Place], object]
 LAST = FILES[2]
 
 
-def stored_as(change: Callable[[bytes], bytes | None], name: str = LAST) -> Damage:
+def change_stored(change: Callable[[bytes], bytes | None], name: str = LAST) -> Damage:
     """Return what changes one file."""
 
     def damage(place: Place) -> None:
@@ -205,7 +205,7 @@ def swap(place: Place) -> None:
 
 def lie(**changes: object) -> Damage:
     """Return what changes the manifest."""
-    return stored_as(lambda text: json.dumps(json.loads(text) | changes).encode(), MANIFEST)
+    return change_stored(lambda text: json.dumps(json.loads(text) | changes).encode(), MANIFEST)
 
 
 def listing(change: Callable[[list[dict[str, Any]]], object]) -> Damage:
@@ -226,12 +226,15 @@ def name_an_object_outside(place: Place) -> None:
 
 
 DAMAGE: dict[str, tuple[Damage, str]] = {
-    "a bit": (stored_as(lambda all_: all_[:-1] + bytes([all_[-1] ^ 1])), f"file {LAST} has sha256"),
-    "cut": (stored_as(lambda all_: all_[:5]), f"file {LAST} has 5 bytes instead of"),
-    "removed": (stored_as(lambda _: None), f"file {LAST} is missing"),
+    "a bit": (
+        change_stored(lambda all_: all_[:-1] + bytes([all_[-1] ^ 1])),
+        f"file {LAST} has sha256",
+    ),
+    "cut": (change_stored(lambda all_: all_[:5]), f"file {LAST} has 5 bytes instead of"),
+    "removed": (change_stored(lambda _: None), f"file {LAST} is missing"),
     "swapped": (swap, f"file {FILES[1]} has"),
     "a cut manifest": (
-        stored_as(lambda text: text[:-1], MANIFEST),
+        change_stored(lambda text: text[:-1], MANIFEST),
         r"manifest\.json cannot be read",
     ),
     "another key": (lie(key="cd" * 32), r"manifest\.json belongs to another key"),
@@ -336,7 +339,7 @@ def test_equal_artefacts_of_several_publishers_are_stored_once(
 
 def test_files_that_were_stored_before_are_not_stored_again(place: Place, tmp_path: Path) -> None:
     folder = large(tmp_path / "a")
-    interrupted(place, folder)
+    interrupt_publication(place, folder)
     assert place.store().find(KEY) is None
     with Cutter(place.secret["AWS_ENDPOINT_URL"]) as cutter:
         assert publish(place.store(AWS_ENDPOINT_URL=cutter.url), KEY, folder) is False
@@ -480,14 +483,14 @@ def test_many_artefacts_are_listed_with_few_requests(gateway: GoServers) -> None
         folder.mkdir(parents=True)
         (folder / "manifest.json").write_bytes(b"{}")
     with Cutter(gateway.addresses["s3"]) as cutter:
-        assert sorted(of_gateway(gateway, cutter.url).listed()) == keys
+        assert sorted(of_gateway(gateway, cutter.url).list_keys()) == keys
         assert len(cutter.requests) == 3
 
 
 # What is left over
 
 
-def interrupted(place: Place, folder: Path) -> None:
+def interrupt_publication(place: Place, folder: Path) -> None:
     """Store files without a manifest."""
 
     class EndedError(Exception):
@@ -503,7 +506,7 @@ def interrupted(place: Place, folder: Path) -> None:
 def test_old_files_without_a_manifest_are_left_over(aging: AgingPlace, tmp_path: Path) -> None:
     publish(aging.store(), KEY, content(tmp_path / "a"))
     artefact = aging.objects().keys()
-    interrupted(aging, content(tmp_path / "b", b"other"))
+    interrupt_publication(aging, content(tmp_path / "b", b"other"))
     everything = aging.objects().keys()
     aging.grow_old(13)
     assert aging.leftovers() == []
@@ -537,7 +540,7 @@ def test_files_of_others_are_never_left_over(aging: AgingPlace, tmp_path: Path) 
 
 def test_files_without_any_manifest_are_not_left_over(aging: AgingPlace, tmp_path: Path) -> None:
     """The address may be a wrong one, or what answers for the bucket may list nothing."""
-    interrupted(aging, content(tmp_path / "a"))
+    interrupt_publication(aging, content(tmp_path / "a"))
     aging.grow_old(13)
     assert aging.leftovers() == [], "they may be of a publication in progress"
     aging.grow_old(2)
@@ -553,7 +556,7 @@ def test_files_without_any_manifest_are_not_left_over(aging: AgingPlace, tmp_pat
 #   looks for them after its manifest | prevented
 def test_a_leftover_that_a_publisher_stores_anew_stays(aging: AgingPlace, tmp_path: Path) -> None:
     publish(aging.store(), "12" * 32, content(tmp_path / "other", b"other"))
-    interrupted(aging, content(tmp_path / "a"))
+    interrupt_publication(aging, content(tmp_path / "a"))
     aging.grow_old(20)
     left = aging.leftovers()
     assert len(left) == len(FILES)
@@ -613,7 +616,7 @@ def test_a_panic_of_the_client_is_reported(
 
 def test_a_bucket_that_is_not_there(place: Place) -> None:
     other = Place("s3://nobucket/a", place.secret)
-    for act in (lambda: other.store().find(KEY), other.listed):
+    for act in (lambda: other.store().find(KEY), other.list_keys):
         with pytest.raises(StageFailure, match="s3://nobucket/a: there is no such bucket"):
             act()
 

@@ -59,7 +59,9 @@ def gc(place: Place, *keep: str, **fields: object) -> Collection:
 
 
 def find_stored(place: Place, key: str = KEY) -> Stored:
-    (one,) = [stored for stored in medium(place).stored([PREPARED]) if stored.artifact.key == key]
+    (one,) = [
+        stored for stored in medium(place).list_stored([PREPARED]) if stored.artifact.key == key
+    ]
     return one
 
 
@@ -85,7 +87,7 @@ def test_an_unneeded_artefact_goes_and_its_files_are_left_over(
     everything = sum(map(len, place.objects().values()))
     assert result.bytes - result.removed_bytes == result.bytes_after == result.needed_bytes
     assert result.bytes_after < everything
-    assert place.listed() == [OTHER]
+    assert place.list_keys() == [OTHER]
     assert place.store().find(KEY) is None
     assert {name for name in place.objects() if name.startswith("files/")} == files
     place.grow_old(5)
@@ -117,7 +119,7 @@ def test_a_part_that_namespaces_shared_stays_as_it_is(
     for _ in range(2):  # artefacts, then their files
         gc(own, max_age_seconds=DAY, max_bytes=0)
         place.grow_old(200)
-    assert own.listed() == []
+    assert own.list_keys() == []
     assert shared.objects() == before
 
     for name, value in place.secret.items():
@@ -160,14 +162,14 @@ def test_clusters_that_share_a_bucket_remove_nothing_of_each_other(
         gc(place, max_bytes=0, cluster="one")
     with pytest.raises(StageFailure, match=r"cluster (one|two), last on .*; cluster"):
         gc(place, max_bytes=0)
-    assert place.listed() == [KEY]
+    assert place.list_keys() == [KEY]
     assert len(gc(place, max_bytes=0, cluster="two", dry_run=True).removed) == 1
     assert gc(place, cluster="two").removed == (), "leftovers alone endanger nobody"
 
     assert release(medium(place), "one")
     assert not release(medium(place), "one")
     assert len(gc(place, max_bytes=0, cluster="two").removed) == 1
-    assert place.listed() == []
+    assert place.list_keys() == []
 
 
 def test_a_cluster_that_prepares_its_first_model_is_known_to_others(
@@ -184,7 +186,7 @@ def test_a_cluster_that_prepares_its_first_model_is_known_to_others(
         assert [request.partition(" ")[0] for request in cutter.requests] == ["GET"]
     with pytest.raises(StageFailure, match="cluster two, last on 20"):
         gc(place, max_bytes=0, cluster="one")
-    assert place.listed() == [KEY]
+    assert place.list_keys() == [KEY]
 
 
 def test_a_manifest_that_lies_about_sizes_removes_nothing_else(
@@ -356,5 +358,5 @@ def test_the_stage_reports_its_removals(place: AgingPlace, tmp_path: Path) -> No
     assert report.collected is not None
     assert (report.collected.artifacts, report.collected.removed_artifacts) == (2, 1)
     assert report.message.startswith("removed 1 of 2 artefacts")
-    assert place.listed() == [OTHER]
+    assert place.list_keys() == [OTHER]
     assert "reports/collect-1/collect.json" in place.objects()

@@ -7,7 +7,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from enginewright.plan.store.collection import Blocked, NamespaceObjects, collection, needed_keys
+from enginewright.plan.store.collection import (
+    Blocked,
+    NamespaceObjects,
+    collection,
+    find_needed_keys,
+)
 from enginewright_contract.collection import MOST_KEPT
 from enginewright_contract.keys import sha256_text
 from enginewright_contract.task import TASK_VARIABLE
@@ -33,7 +38,7 @@ def test_only_unnamed_artefacts_are_removed(tmp_path: Path) -> None:
     for manifest in root.glob("prepared/*/manifest.json"):
         os.utime(manifest, (time.time() - AGE,) * 2)
     others = (model(sha256_text(str(number))) for number in range(MOST_KEPT - 2))
-    needed = needed_keys(
+    needed = find_needed_keys(
         NamespaceObjects(models=(model(WANTED), *others), revisions=(revision(KEPT),))
     )
     now = datetime.now(UTC)

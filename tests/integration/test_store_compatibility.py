@@ -20,13 +20,13 @@ STEADY = broken.open_dimensions("n", 4)
 
 
 def noisy() -> ModelProto:
-    return broken.parsed(
+    return broken.parse_text(
         """(float["n", 4] x) => (float["n", 4] y) {
         [noise] noise = RandomNormalLike(x) [add] y = Add(x, noise) }"""
     )
 
 
-def prepared(place: Workplace, model: ModelProto) -> Path:
+def prepare_model(place: Workplace, model: ModelProto) -> Path:
     """Prepare a model; return its artefact's manifest."""
     outcome = place.complete(place.task(place.put("m.onnx", model)))
     return place.root / "store/prepared" / outcome.published.key / "manifest.json"
@@ -41,27 +41,27 @@ def make_earlier(path: Path) -> None:
 #   artefact is refused and prepared again | before the model is loaded
 def test_random_outputs_of_an_earlier_version_are_prepared_again(place: Workplace) -> None:
     """Else each pod that starts after an upgrade fails: all outputs are compared by values."""
-    path = prepared(place, noisy())
+    path = prepare_model(place, noisy())
     make_earlier(path)
     fetched = place.fetch_artifact(path.parent.name)
     assert fetched.report.reason is Reason.ARTIFACT_CORRUPT, fetched.message
     assert "built by an earlier version" in fetched.message
-    assert prepared(place, noisy()) == path
+    assert prepare_model(place, noisy()) == path
     assert Manifest.model_validate_json(path.read_text()).varying
     assert place.fetch_artifact(path.parent.name).code == 0
 
 
 def test_other_artefacts_of_an_earlier_version_stay(place: Workplace) -> None:
-    path = prepared(place, STEADY)
+    path = prepare_model(place, STEADY)
     make_earlier(path)
     before = path.read_bytes()
     assert place.fetch_artifact(path.parent.name).code == 0
-    assert prepared(place, STEADY) == path
+    assert prepare_model(place, STEADY) == path
     assert path.read_bytes() == before
 
 
 def test_an_operator_is_found_across_pieces_that_are_read(tmp_path: Path) -> None:
-    path = prepared(Workplace(tmp_path, in_process=True), STEADY)
+    path = prepare_model(Workplace(tmp_path, in_process=True), STEADY)
     make_earlier(path)
     manifest = Manifest.model_validate_json(path.read_text())
     piece = 4 << 20

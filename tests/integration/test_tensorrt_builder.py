@@ -26,14 +26,14 @@ from enginewright_runtime.tensorrt.results import BuildResult
 from onnx import ModelProto
 
 from tests.integration.test_stage_runner import crash
-from tests.support.broken_models import parsed
+from tests.support.broken_models import parse_text
 from tests.support.converting import attention
 from tests.support.engines import (
     VERSION,
+    build_mixed,
     build_request,
     half_way,
     matmul,
-    mixed,
     recipe,
     sizes,
     weights,
@@ -77,7 +77,7 @@ def alone(path: Path, folder: Path) -> Path:
     return target
 
 
-def refused(asked: BuildRequest) -> StageFailure:
+def build_refused(asked: BuildRequest) -> StageFailure:
     with pytest.raises(StageFailure) as caught:
         builder.build(asked)
     left = list(asked.out.rglob("*.engine"))
@@ -140,14 +140,14 @@ def test_equal_orders_give_equal_bytes(models: Path, tmp_path: Path) -> None:
 
 def test_a_parsed_model_that_cannot_be_built(models: Path, tmp_path: Path) -> None:
     source = alone(find(models, "silero_vad_half.onnx"), tmp_path)
-    failure = refused(build_request(tmp_path, source, SPEAK))
+    failure = build_refused(build_request(tmp_path, source, SPEAK))
     assert failure.reason is Reason.BUILD_FAILED
     assert "parses the model but cannot build it for compute capability 8.9" in failure.message
     assert "kUNDEFINED" in failure.message
 
 
 def test_a_refused_operator_stays_outside(tmp_path: Path) -> None:
-    asked = build_request(tmp_path, mixed())
+    asked = build_request(tmp_path, build_mixed())
     built = builder.build(asked)
     engine = built.engine
     assert (engine.nodes_total, engine.nodes_accelerated) == (10, 8)
@@ -163,8 +163,8 @@ def test_a_refused_operator_stays_outside(tmp_path: Path) -> None:
 
 
 def test_a_single_node_that_takes_the_time_is_worth_an_engine(tmp_path: Path) -> None:
-    asked = build_request(tmp_path, mixed())
-    nodes = [(node.name, node.op_type) for node in mixed().graph.node]
+    asked = build_request(tmp_path, build_mixed())
+    nodes = [(node.name, node.op_type) for node in build_mixed().graph.node]
     heavy = {"add_out": 0.5, "det_bad": 0.05}
     costs = tuple(
         NodeCost(label=f"{name} ({kind})", count=1, share=heavy.get(name, 0.45 / 8))
@@ -187,7 +187,7 @@ def test_a_single_node_that_takes_the_time_is_worth_an_engine(tmp_path: Path) ->
 
 def branches() -> ModelProto:
     """Return an If with Det in it between two runs of nodes, x [n, 4, 4] to y."""
-    return parsed(
+    return parse_text(
         """(float["n", 4, 4] x, int64 flag) => (float[?] y) {
         [zero] zero = Constant <value = float[1] {0.5}> ()
         [exp] e0 = Exp(x) [abs] e2 = Abs(e0) [add] e1 = Add(e2, zero)
@@ -214,7 +214,7 @@ def test_bodies_of_control_flow_stay_outside(tmp_path: Path) -> None:
 
 def test_sizes_between_parts_come_from_running_the_model(tmp_path: Path) -> None:
     """The second part begins with a tensor of a size that no shape inference knows."""
-    model = parsed(
+    model = parse_text(
         """(float["n", 4] x) => (float[?] y) {
         [found] found = NonZero(x) [unique] u = Unique(found) [cast] f = Cast <to = 1> (u)
         [exp] e = Exp(f) [neg] g = Neg(e) [abs] y = Abs(g) }"""
@@ -225,9 +225,9 @@ def test_sizes_between_parts_come_from_running_the_model(tmp_path: Path) -> None
     ]
 
 
-def quantised() -> ModelProto:
+def build_quantized() -> ModelProto:
     """Return asymmetric uint8, which ONNX Runtime writes and TensorRT refuses."""
-    return parsed(
+    return parse_text(
         """(float["n", 8] x) => (float["n", 8] y) <float s = {0.1}, uint8 z = {3}> {
         [quantise] q = QuantizeLinear(x, s, z) [dequantise] d = DequantizeLinear(q, s, z)
         [multiply] y = MatMul(d, w) }""",
@@ -240,7 +240,7 @@ def reshaping(*, by_input: bool) -> ModelProto:
     given, rows, width = (
         (", int64[2] size", "", "?") if by_input else ("", "int64[2] size = {-1, 8}", "8")
     )
-    return parsed(
+    return parse_text(
         f"""(float["n", "m"] x{given}) => (float[?, {width}] y) <{rows}> {{
         [reshape] h = Reshape(x, size) [relu] y = Relu(h) }}"""
     )
@@ -251,7 +251,7 @@ def operators(*names: str) -> ModelProto:
         f'["{name.lower()}-{index}"] t{index + 1} = {name}(t{index})'
         for index, name in enumerate(names)
     )
-    return parsed(f'(float["n", 4, 4] t0) => (float[?] t{len(names)}) {{ {nodes} }}')
+    return parse_text(f'(float["n", 4, 4] t0) => (float[?] t{len(names)}) {{ {nodes} }}')
 
 
 class Refusal(NamedTuple):
@@ -271,7 +271,7 @@ REFUSALS = (
             " HW-specific datatypes: b16; set spec.precision to FP16", recipe("7.5")),
     Refusal("fp32 on Turing", matmul(), Reason.PRECISION_UNSUPPORTED,
             "at multiply (MatMul): Cannot compile operation 'multiply' for Turing", recipe("7.5")),
-    Refusal("asymmetric", quantised(), Reason.PRECISION_UNSUPPORTED, "at quantise (QuantizeLinear)"),
+    Refusal("asymmetric", build_quantized(), Reason.PRECISION_UNSUPPORTED, "at quantise (QuantizeLinear)"),
     Refusal("Hopper", matmul(), Reason.ENGINE_INCOMPATIBLE,
             "does not build for compute capability 9.0, only for 7.5, 8.0, 8.6, 8.9, 12.0, 12.1; choose"
             " another backend", recipe("9.0")),
@@ -301,7 +301,7 @@ REFUSALS = (
 
 @pytest.mark.parametrize("case", REFUSALS, ids=lambda case: case.name)
 def test_refusals(case: Refusal, tmp_path: Path) -> None:
-    failure = refused(build_request(tmp_path, case.model, case.shapes, case.how))
+    failure = build_refused(build_request(tmp_path, case.model, case.shapes, case.how))
     assert (failure.reason, case.reported in failure.message) == (case.reason, True), (
         failure.message
     )
@@ -316,7 +316,7 @@ def test_an_input_that_is_a_shape_has_a_range(tmp_path: Path) -> None:
 
 def test_a_small_workspace_names_the_needed_size(models: Path, tmp_path: Path) -> None:
     source = alone(find(models, "rec_infer.onnx"), tmp_path)
-    failure = refused(build_request(tmp_path, source, READ, recipe(workspace=1 << 20)))
+    failure = build_refused(build_request(tmp_path, source, READ, recipe(workspace=1 << 20)))
     assert failure.reason is Reason.BUILD_OUT_OF_MEMORY
     assert "needs a workspace of 11802164 bytes" in failure.message
     assert "spec.build.workspace allows 1.0 MiB" in failure.message
@@ -365,7 +365,7 @@ def test_external_data_is_found(tmp_path: Path) -> None:
 
 
 def test_external_data_of_a_model_in_parts(tmp_path: Path) -> None:
-    asked = build_request(tmp_path, external(tmp_path / "source", mixed()))
+    asked = build_request(tmp_path, external(tmp_path / "source", build_mixed()))
     built = builder.build(asked)
     assert (built.engine.nodes_total, built.engine.nodes_accelerated) == (10, 8)
     wrapper = model_of(asked)
@@ -451,7 +451,7 @@ def test_external_data_that_is_damaged(
 ) -> None:
     asked = build_request(tmp_path, external(tmp_path / "source", matmul(columns=64)))
     damage(tmp_path / "prepared/model/weights.data")
-    failure = refused(asked)
+    failure = build_refused(asked)
     assert failure.reason is Reason.EXTERNAL_DATA_MISSING
     assert reported in failure.message
     assert str(tmp_path) not in failure.message
@@ -463,7 +463,7 @@ def test_a_build_is_held_to_the_containers_memory(
     source = alone(find(models, "rec_infer.onnx"), tmp_path)
     asked = build_request(tmp_path, source, READ)
     monkeypatch.setattr(builder, "memory", lambda _: isolation.Limits(memory_bytes=200 << 20))
-    failure = refused(asked)
+    failure = build_refused(asked)
     assert failure.reason is Reason.OUT_OF_MEMORY
     assert "exceeds its memory limit; raise spec.build.resources" in failure.message
 
@@ -502,7 +502,7 @@ def crashes(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_crash_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     crashes(1, monkeypatch)
-    failure = refused(build_request(tmp_path, matmul()))
+    failure = build_refused(build_request(tmp_path, matmul()))
     assert failure.reason is Reason.BACKEND_CRASHED
     assert "building the engine with TensorRT-RTX crashed with SIGSEGV" in failure.message
 
@@ -528,7 +528,7 @@ def test_a_part_that_cannot_be_built_stays_outside(
 
 def test_parts_of_which_none_can_be_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     crashes(2, monkeypatch)
-    assert refused(build_request(tmp_path, two_parts())).reason is Reason.BACKEND_CRASHED
+    assert build_refused(build_request(tmp_path, two_parts())).reason is Reason.BACKEND_CRASHED
 
 
 def test_an_operator_without_a_kernel_is_built_from_its_body(tmp_path: Path) -> None:

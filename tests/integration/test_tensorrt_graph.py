@@ -14,8 +14,8 @@ from enginewright_runtime.tensorrt import context
 from enginewright_runtime.tensorrt.flavor import FLAVORS
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from tests.support.broken_models import parsed, value
-from tests.support.engines import mixed, weights
+from tests.support.broken_models import parse_text, value
+from tests.support.engines import build_mixed, weights
 from tests.support.optional import present
 
 FLOAT = TensorProto.FLOAT
@@ -35,7 +35,7 @@ def chain(*operators: str) -> ModelProto:
         f"[n{index}] {names[index + 1]} = {operator}({names[index]})"
         for index, operator in enumerate(operators)
     )
-    return parsed(f'(float["n", 4] x) => (float["n", 4] y) {{ {nodes} }}')
+    return parse_text(f'(float["n", 4] x) => (float["n", 4] y) {{ {nodes} }}')
 
 
 def test_a_part_runs_as_the_whole_does() -> None:
@@ -49,7 +49,7 @@ def test_a_part_runs_as_the_whole_does() -> None:
 
 
 def test_constants_go_wherever_they_are_used() -> None:
-    model = parsed(
+    model = parse_text(
         """(float["n", 4] x) => (float["n", 4] y) {
         [c] c = Constant <value = float[4] {1, 2, 3, 4}> ()
         [add] a = Add(x, c) [mul] m = Mul(a, c) [sub] y = Sub(m, w) }""",
@@ -61,14 +61,14 @@ def test_constants_go_wherever_they_are_used() -> None:
     assert [node.op_type for node in part.model.graph.node] == ["Constant", "Add"]
     assert [part.origin(index) for index in range(3)] == [0, 1, None]
     assert not part.model.graph.initializer
-    made = present(composed(model, [part]))
+    made = present(compose_parts(model, [part]))
     assert [node.op_type for node in made.graph.node] == ["EPContext", "Constant", "Mul", "Sub"]
     assert [tensor.name for tensor in made.graph.initializer] == ["w"]
 
 
 def test_captured_values_are_inputs_and_stay_outputs() -> None:
     body = '() => (float["n", 4] b) { [inner] b = Add(outer, x) }'
-    model = parsed(
+    model = parse_text(
         f"""(float["n", 4] x, bool flag) => (float["n", 4] y) {{ [exp] outer = Exp(x)
         [if] y = If (flag) <then_branch = body {body}, else_branch = body {body}> }}"""
     )
@@ -91,11 +91,11 @@ def test_parts_that_cannot_be_extracted() -> None:
     assert graph.Cutter(model, kinds | {"t1": kinds["x"]}).part([0]) is not None
     del kinds["t1"]
     assert graph.Cutter(model, kinds).part([0]) is None, "a sequence, say, has no tensor type"
-    alone = parsed("() => (float[2] y) { [r] y = RandomNormal <shape = [2]> () }")
+    alone = parse_text("() => (float[2] y) { [r] y = RandomNormal <shape = [2]> () }")
     assert graph.Cutter(alone, types(alone)).part([0]) is None, "no inputs"
 
 
-def composed(model: ModelProto, parts: list[Part]) -> ModelProto | None:
+def compose_parts(model: ModelProto, parts: list[Part]) -> ModelProto | None:
     contexts = [
         context.Context(
             f"part-{index}", f"part-{index}.engine", part.origins, part.inputs, part.outputs
@@ -107,20 +107,20 @@ def composed(model: ModelProto, parts: list[Part]) -> ModelProto | None:
 
 
 def test_parts_that_need_each_other_are_no_model() -> None:
-    model = parsed(
+    model = parse_text(
         """(float["n", 4] x) => (float["n", 4] z) {
         [a1] a1 = Relu(x) [b1] b1 = Exp(x) [a2] a2 = Add(b1, x)
         [b2] y = Add(a1, a2) [out] z = Neg(y) }"""
     )
     crossed = [graph.Cutter(model, types(model)).part(row) for row in ([0, 2], [1, 3])]
-    assert composed(model, [part for part in crossed if part]) is None
+    assert compose_parts(model, [part for part in crossed if part]) is None
     straight = [graph.Cutter(model, types(model)).part(row) for row in ([0, 1, 2], [3])]
-    made = present(composed(model, [part for part in straight if part]))
+    made = present(compose_parts(model, [part for part in straight if part]))
     assert [node.name for node in made.graph.node] == ["part-0", "part-1", "out"]
 
 
 def test_the_wrapper_has_the_models_face() -> None:
-    model = mixed()
+    model = build_mixed()
     model.metadata_props.add(key="author", value="somebody")
     whole = context.whole(model, "model", "model.engine")
     made = present(
@@ -147,7 +147,7 @@ def test_the_wrapper_has_the_models_face() -> None:
 
 def test_inputs_that_are_weights_are_no_inputs_of_the_wrapper() -> None:
     """Before IR version 4 every weight was among the inputs."""
-    model = mixed()
+    model = build_mixed()
     model.graph.input.append(value("w1", 8, 3, 3, 3))
     whole = context.whole(model, "model", "model.engine")
     assert whole.inputs == ("x",)
@@ -161,7 +161,7 @@ def test_remaining_weights_come_along(tmp_path: Path, monkeypatch: pytest.Monkey
     held = [weights("w1", 64, 64), weights("w2", 64, 64)]
     expected = numpy_helper.to_array(held[1])
     text = '(float["n", 64] x) => (float["n", 64] y) { [one] h = MatMul(x, w1) [two] y = MatMul(h, w2) }'
-    model = parsed(text, *held)
+    model = parse_text(text, *held)
     onnx.save_model(
         model, source / "model.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
     )
@@ -169,7 +169,7 @@ def test_remaining_weights_come_along(tmp_path: Path, monkeypatch: pytest.Monkey
     part = present(graph.Cutter(light, types(light)).part([0]))
     assert [tensor.name for tensor in part.model.graph.initializer] == ["w1"]
     for limit, names in ((1 << 30, ["model.onnx"]), (1 << 10, ["model.onnx", "weights.bin"])):
-        made = present(composed(light, [part]))
+        made = present(compose_parts(light, [part]))
         monkeypatch.setattr(context, "LARGEST_INSIDE", limit)
         target.mkdir(exist_ok=True)
         assert context.save(made, source, target) == names
@@ -182,7 +182,7 @@ def test_remaining_weights_come_along(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_names_that_stand_for_several_sizes() -> None:
     """What some exporters write for every open dimension; other names mean equal sizes."""
-    model = parsed(
+    model = parse_text(
         """(float["?", "?", "s"] x, float["n", "s"] z) => (float[?, ?] y) { [add] y = Add(x, z) }"""
     )
     profiles = [

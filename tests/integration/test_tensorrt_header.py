@@ -30,7 +30,7 @@ def engine(built: tuple[bytes, EngineInfo], tmp_path: Path) -> Path:
     return path
 
 
-def rewritten(path: Path, info: EngineInfo) -> EngineInfo:
+def rewrite_engine(path: Path, info: EngineInfo) -> EngineInfo:
     """Return what a manifest of the changed file would say."""
     content = file_sha256(path)
     return info.model_copy(update={"sha256": content.sha256, "size_bytes": content.size_bytes})
@@ -75,7 +75,7 @@ def test_the_file_is_believed_more_than_its_manifest(
 ) -> None:
     patch(engine, 24, bytes([1, 6, 1, 120]))
     patch(engine, 32, struct.pack("<I", 8 | 16))
-    info = rewritten(engine, built[1])
+    info = rewrite_engine(engine, built[1])
     with pytest.raises(StageFailure, match=r"built by tensorrt-rtx 1\.6\.1\.120"):
         check_engine(engine, info, "8.6", VERSION)
     with pytest.raises(StageFailure, match=r"runs on compute capability 8\.9, 12\.0"):
@@ -119,7 +119,7 @@ def test_a_header_of_another_kind_is_a_warning(
 ) -> None:
     """The format is not documented and may change: the digest is the proof, the manifest the facts."""
     no_engine(engine)
-    info = rewritten(engine, built[1])
+    info = rewrite_engine(engine, built[1])
     check_engine(engine, info, "8.6", VERSION)
     assert "has an unknown format: not checked" in caplog.text
     with pytest.raises(StageFailure, match=r"this device has 8\.9"):

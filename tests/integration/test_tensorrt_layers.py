@@ -9,7 +9,7 @@ from enginewright_runtime.engine import builder
 from enginewright_runtime.tensorrt import layers, native
 from enginewright_runtime.tensorrt.layers import kernels, origins
 
-from tests.support.engines import VERSION, build_request, matmul, mixed
+from tests.support.engines import VERSION, build_mixed, build_request, matmul
 
 
 def report(path: Path) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def test_layers_name_their_nodes(tmp_path: Path) -> None:
 
 
 def test_every_engine_of_a_model_in_parts(tmp_path: Path) -> None:
-    asked = build_request(tmp_path, mixed())
+    asked = build_request(tmp_path, build_mixed())
     builder.build(asked)
     (engine,) = report(asked.out)["engines"]
     assert engine["engine"] == "part-0.engine"

@@ -9,11 +9,11 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.engine import builder
 from enginewright_runtime.engine.builder import BuildRequest
 
-from tests.support.engines import build_request, matmul, mixed
+from tests.support.engines import build_mixed, build_request, matmul
 from tests.support.extensions import compile_library, compile_plugin, cube
 
 
-def asked(root: Path, *defined: str) -> tuple[BuildRequest, Path]:
+def make_request(root: Path, *defined: str) -> tuple[BuildRequest, Path]:
     """Return a request whose prepared model has a library beside it."""
     library = compile_library(root / "prepared/extensions", *defined)
     return build_request(root, matmul()), library
@@ -21,7 +21,7 @@ def asked(root: Path, *defined: str) -> tuple[BuildRequest, Path]:
 
 def test_a_library_comes_with_the_engine(tmp_path: Path) -> None:
     library = compile_plugin(tmp_path / "prepared/extensions")
-    given = build_request(tmp_path, mixed())
+    given = build_request(tmp_path, build_mixed())
     built = builder.build(given)
     assert len(built.engine.partitions) == 1
     name = f"extensions/{library.name}"
@@ -52,7 +52,7 @@ def test_without_the_plug_in_the_parser_misses_it(tmp_path: Path) -> None:
 
 def test_a_library_without_creators_registers_by_itself(tmp_path: Path) -> None:
     """It is opened; then its plug-ins are in the registry, or the parser says what it misses."""
-    given, _ = asked(tmp_path, "NO_ENTRY")
+    given, _ = make_request(tmp_path, "NO_ENTRY")
     assert builder.build(given).engine.nodes_accelerated == 2
 
 
@@ -67,7 +67,7 @@ def test_a_library_without_creators_registers_by_itself(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_plug_in_is_reported(macros: tuple[str, ...], reported: str, tmp_path: Path) -> None:
-    given, library = asked(tmp_path, *macros)
+    given, library = make_request(tmp_path, *macros)
     with pytest.raises(StageFailure) as caught:
         builder.build(given)
     assert caught.value.reason is Reason.EXTENSION_FAILED

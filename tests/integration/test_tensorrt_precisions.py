@@ -4,14 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from enginewright_contract.precisions import supported
+from enginewright_contract.precisions import why_unsupported
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import Precision
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.engine import builder
 from onnx import ModelProto, TensorProto, helper
 
-from tests.support.broken_models import initializer, parsed
+from tests.support.broken_models import initializer, parse_text
 from tests.support.engines import build_request, recipe
 
 FLOATS = {
@@ -50,7 +50,7 @@ def model(precision: str) -> ModelProto:
             [multiply] m = MatMul(c_d, matrix_d)"""
     shape = 'float["n", 8, 8, 8]'
     text = f"({shape} x) => ({shape} y) {{ {nodes} [from] y = Cast <to = 1> (m) }}"
-    return parsed(text, *given, opset=21, ir_version=10)
+    return parse_text(text, *given, opset=21, ir_version=10)
 
 
 def quantise(name: str) -> str:
@@ -82,7 +82,7 @@ def quantise(name: str) -> str:
 )  # fmt: skip
 def test_precisions(precision: Precision, capability: str, reported: str, tmp_path: Path) -> None:
     # what the table allows may still fail: FP32 and INT8 on Turing, but not the other way round
-    allowed = supported(precision, capability, "tensorrt-rtx") is None
+    allowed = why_unsupported(precision, capability, "tensorrt-rtx") is None
     assert allowed is (not reported or precision in {"FP32", "INT8"})
     asked = build_request(tmp_path, model(precision), (), recipe(capability))
     if not reported:

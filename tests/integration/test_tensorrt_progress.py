@@ -34,7 +34,7 @@ def test_phases_in_phases() -> None:
 
 def test_reported_progress_is_served(tmp_path: Path) -> None:
     file = tmp_path / "progress.json"
-    with progress.served(file, port=0) as port:
+    with progress.serve(file, port=0) as port:
         assert ask(port) == Progress(stage="build", percent=0, phase="starting")
         progress.report_progress(file, 41.7, "Timing tactics")
         assert ask(port) == Progress(stage="build", percent=41, phase="Timing tactics")
@@ -55,6 +55,6 @@ def test_a_port_that_is_taken_hinders_no_build(
         taken.bind(("", 0))
         taken.listen()
         number = taken.getsockname()[1]
-        with progress.served(tmp_path / "progress.json", port=number) as port:
+        with progress.serve(tmp_path / "progress.json", port=number) as port:
             assert port is None
     assert f"no progress on port {number}: Address already in use" in caplog.text

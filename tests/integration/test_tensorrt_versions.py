@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from enginewright_contract.reasons import ExitCode, Reason
 
-from tests.integration.test_backends_fallback import load, shared_objects
+from tests.integration.test_backends_fallback import compile_libraries, load
 from tests.support.engines import EnginePlace, recipe
 from tests.support.serving import run_json
 
@@ -39,7 +39,7 @@ def test_an_image_with_tensorrt_11_serves_cuda_and_says_why_not_tensorrt(
 ) -> None:
     path = wheels(tmp_path / "site", tensorrt_cu13_bindings="11.4.0.106")
     libraries = tmp_path / "nvidia"
-    shared_objects(libraries, {"libnvinfer.so.10": ""} if has_old_library else {})
+    compile_libraries(libraries, {"libnvinfer.so.10": ""} if has_old_library else {})
     reported = run_json(gpu_python, _PROBE, PYTHONPATH=path, LD_LIBRARY_PATH=str(libraries))
     assert set(reported["backends"]) == {"cuda", "cpu"}
     assert reported["unusable"] == {
@@ -52,7 +52,9 @@ def test_an_image_with_tensorrt_10_or_none_has_nothing_unusable(
     installed: dict[str, str], gpu_python: Path, tmp_path: Path
 ) -> None:
     path = wheels(tmp_path / "site", **installed)
-    libraries = shared_objects(tmp_path / "nvidia", {"libnvinfer.so.10": ""} if installed else {})
+    libraries = compile_libraries(
+        tmp_path / "nvidia", {"libnvinfer.so.10": ""} if installed else {}
+    )
     reported = run_json(gpu_python, _PROBE, PYTHONPATH=path, LD_LIBRARY_PATH=str(libraries))
     assert "unusable" not in reported
     assert reported["backends"].get("tensorrt") == installed.get("tensorrt_cu13_bindings")

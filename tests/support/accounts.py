@@ -59,7 +59,7 @@ Endpoints.serve_model = remember
 """
 
 
-def left(server: Server, pid: int) -> dict[str, Any]:
+def wait_released(server: Server, pid: int) -> dict[str, Any]:
     """Return what a process holds, once that is nothing, or at last if it remains something."""
     path = server.root / f"{_FILE}{pid}"
     deadline = Deadline(_SECONDS)

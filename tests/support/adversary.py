@@ -30,10 +30,10 @@ def honest(proxy: Proxy) -> None:
     """Remove every false answer."""
     proxy.inference_port, proxy.delay, proxy.saying = None, 0.0, None
     proxy.refusing = {}
-    proxy.execution = proxy.metrics = proxy.inference = _unchanged
+    proxy.execution = proxy.metrics = proxy.inference = _keep
 
 
-def _unchanged(said: Any) -> Any:
+def _keep(said: Any) -> Any:
     return said
 
 
@@ -41,12 +41,12 @@ def outputs(change: Callable[[Tensors], Tensors]) -> Callable[[Proxy], None]:
     """Return a change of the outputs that keeps the answer well-formed."""
 
     def begin(proxy: Proxy) -> None:
-        proxy.inference = lambda answer: _rewritten(answer, change)
+        proxy.inference = lambda answer: _rewrite(answer, change)
 
     return begin
 
 
-def each_output(change: Callable[[NDArray[Any]], NDArray[Any]]) -> Callable[[Proxy], None]:
+def change_each_output(change: Callable[[NDArray[Any]], NDArray[Any]]) -> Callable[[Proxy], None]:
     """Return a change of each output."""
     return outputs(lambda tensors: {name: change(array) for name, array in tensors.items()})
 
@@ -83,7 +83,7 @@ def answers(counts: Mapping[int, int]) -> Callable[[Proxy], None]:
     return begin
 
 
-def _rewritten(
+def _rewrite(
     answer: tuple[dict[str, str], bytes], change: Callable[[Tensors], Tensors]
 ) -> tuple[dict[str, str], bytes]:
     """Decode a binary answer, change its tensors and encode it again."""

@@ -60,7 +60,7 @@ class ApiRequests:
     def kind(self, word: str) -> Kind:
         """Find a kind by what kubectl accepts: plural, singular, short name, or plural.group."""
         if word not in self._kinds:
-            self._kinds = self._discovered()
+            self._kinds = self._discover()
         if word not in self._kinds:
             raise NotFoundError(f"the API server has no kind {word}")
         return self._kinds[word]
@@ -152,7 +152,7 @@ class ApiRequests:
         connection = http.client.HTTPSConnection(address, timeout=seconds, context=context)
         return connection, {"Authorization": f"Bearer {config['users'][0]['user']['token']}"}
 
-    def _discovered(self) -> dict[str, Kind]:
+    def _discover(self) -> dict[str, Kind]:
         """Return the preferred version of each kind, by all its names."""
         kinds: dict[str, Kind] = {}
         for root in ("/api", "/apis"):

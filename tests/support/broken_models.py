@@ -44,7 +44,7 @@ def build(
     )
 
 
-def parsed(
+def parse_text(
     text: str,
     *weights: TensorProto,
     opset: int = 17,
@@ -61,7 +61,7 @@ def parsed(
 
 def extend(model: ModelProto, text: str, *weights: TensorProto) -> None:
     """Append nodes, inputs, outputs and weights, written as `parsed` takes them, to a model."""
-    made = parsed(text, *weights).graph
+    made = parse_text(text, *weights).graph
     for field in ("node", "input", "output", "initializer"):
         getattr(model.graph, field).extend(getattr(made, field))
 
@@ -73,7 +73,7 @@ def initializer(name: str, numbers: Any, kind: Any = np.float32) -> TensorProto:
 def relu(*, opset: int = 17, ir_version: int = 9) -> ModelProto:
     """Return a good model of one node, x [1, 4] to y."""
     text = "(float[1, 4] x) => (float[1, 4] y) { [relu] y = Relu(x) }"
-    return parsed(text, opset=opset, ir_version=ir_version)
+    return parse_text(text, opset=opset, ir_version=ir_version)
 
 
 def one_node(op_type: str, domain: str = "", **attributes: str) -> ModelProto:
@@ -88,7 +88,7 @@ def one_node(op_type: str, domain: str = "", **attributes: str) -> ModelProto:
 
 def lower_case() -> ModelProto:
     """Return a StringNormalizer to lower case, with a locale that does not exist."""
-    return parsed(
+    return parse_text(
         """(string[n] x) => (string[n] y) {
         [lower] y = StringNormalizer <case_change_action = "LOWER", locale = "xx_XX"> (x) }"""
     )
@@ -97,7 +97,7 @@ def lower_case() -> ModelProto:
 def newer_operators(count: int) -> ModelProto:
     """Return nodes of opset 27 behind nodes that any opset has."""
     names = [*(f"x{index}" for index in range(count)), "y"]
-    model = parsed("(float[1, 4] x) => (float[1, 4] y) { [old] x0 = Relu(x) }", opset=27)
+    model = parse_text("(float[1, 4] x) => (float[1, 4] y) { [old] x0 = Relu(x) }", opset=27)
     model.graph.node.extend(
         helper.make_node("LinearAttention", [before], [after], name=f"new-{index}")
         for index, (before, after) in enumerate(itertools.pairwise(names))
@@ -107,31 +107,35 @@ def newer_operators(count: int) -> ModelProto:
 
 def no_kernel() -> ModelProto:
     """Return an operator that the CPU provider has, for a type that it has it not for."""
-    return parsed(
+    return parse_text(
         """(uint16[4] x) => (uint16[4] y) { [shift] y = BitShift <direction = "LEFT"> (x, x) }"""
     )
 
 
 def wrong_types() -> ModelProto:
     """Return a sum of float and int64."""
-    return parsed("(float[1, 4] x, int64[1, 4] i) => (float[1, 4] y) { [sum] y = Add(x, i) }")
+    return parse_text("(float[1, 4] x, int64[1, 4] i) => (float[1, 4] y) { [sum] y = Add(x, i) }")
 
 
 def cyclic() -> ModelProto:
     """Return two nodes that depend on each other."""
-    return parsed(
+    return parse_text(
         "(float[1, 4] x) => (float[1, 4] b) { [first] a = Add(x, b) [second] b = Relu(a) }"
     )
 
 
-def unsorted() -> ModelProto:
+def build_unsorted() -> ModelProto:
     """Return two nodes in the wrong order, which ONNX Runtime accepts and onnx.checker rejects."""
-    return parsed("(float[1, 4] x) => (float[1, 4] y) { [second] y = Relu(a) [first] a = Relu(x) }")
+    return parse_text(
+        "(float[1, 4] x) => (float[1, 4] y) { [second] y = Relu(a) [first] a = Relu(x) }"
+    )
 
 
 def sequence_output() -> ModelProto:
     """Return a model whose only output is no tensor."""
-    return parsed("(float[1, 4] x) => (seq(float[1, 4]) y) { [sequence] y = SequenceConstruct(x) }")
+    return parse_text(
+        "(float[1, 4] x) => (seq(float[1, 4]) y) { [sequence] y = SequenceConstruct(x) }"
+    )
 
 
 def external(location: str, *, length: int = 64, offset: int = 0) -> ModelProto:
@@ -140,7 +144,7 @@ def external(location: str, *, length: int = 64, offset: int = 0) -> ModelProto:
     weight.data_location = TensorProto.EXTERNAL
     for key, entry in (("location", location), ("offset", str(offset)), ("length", str(length))):
         weight.external_data.add(key=key, value=entry)
-    return parsed("(float[1, 4] x) => (float[1, 4] y) { [product] y = MatMul(x, w) }", weight)
+    return parse_text("(float[1, 4] x) => (float[1, 4] y) { [product] y = MatMul(x, w) }", weight)
 
 
 def weights() -> bytes:
@@ -157,28 +161,28 @@ def open_dimensions(*shape: int | str | None, name: str = "x") -> ModelProto:
     )
 
 
-def fixed_batch() -> ModelProto:
+def fix_batch() -> ModelProto:
     """Return a model with a dynamic batch that is reshaped to a fixed one."""
     text = "(float[batch, 4] x) => (float[1, 4] y) { [reshape] y = Reshape(x, shape) }"
-    return parsed(text, initializer("shape", [1, 4], np.int64))
+    return parse_text(text, initializer("shape", [1, 4], np.int64))
 
 
 def embedding(rows: int) -> ModelProto:
     """Return a table of `rows` rows looked up with int64 indices [batch, 3]."""
     text = "(int64[batch, 3] i) => (float[batch, 3, 2] y) { [lookup] y = Gather(table, i) }"
-    return parsed(text, initializer("table", np.arange(rows * 2).reshape(rows, 2)))
+    return parse_text(text, initializer("table", np.arange(rows * 2).reshape(rows, 2)))
 
 
 def not_finite() -> ModelProto:
     """Return the logarithm of a negative number."""
     text = """(float[1, 4] x) => (float[1, 4] y) {
     a = Abs(x) b = Neg(a) c = Sub(b, one) y = Log(c) }"""
-    return parsed(text, initializer("one", [1]))
+    return parse_text(text, initializer("one", [1]))
 
 
 def random_output() -> ModelProto:
     """Return random noise and the identity."""
-    return parsed(
+    return parse_text(
         """(float[1, 400] x) => (float[1, 400] noise, float[1, 400] y) {
         noise = RandomNormalLike(x) y = Relu(x) }"""
     )
@@ -192,7 +196,7 @@ def costly(layers: int) -> ModelProto:
         for before, after in itertools.pairwise(states)
     )
     text = f"(float[1024, 1024] x) => (float[1024, 1024] {states[-1]}) {{ {nodes} }}"
-    return parsed(text, initializer("m", np.eye(1024)))
+    return parse_text(text, initializer("m", np.eye(1024)))
 
 
 def endless() -> ModelProto:
@@ -207,44 +211,44 @@ def looping(turns: int) -> ModelProto:
         (int64 turn, bool go, float[256, 256] state) => (bool go_on, float[256, 256] next) {
             product = MatMul(state, m) next = Tanh(product) go_on = Identity(go) }>
     y = ReduceSum <keepdims = 0> (state_out) }"""
-    return parsed(text, initializer("m", np.eye(256)), initializer("count", turns, np.int64))
+    return parse_text(text, initializer("m", np.eye(256)), initializer("count", turns, np.int64))
 
 
 def no_inputs() -> ModelProto:
     """Return a model with constant outputs."""
-    return parsed("() => (float[1] y) { y = Constant <value_floats = [1.0]> () }")
+    return parse_text("() => (float[1] y) { y = Constant <value_floats = [1.0]> () }")
 
 
 def newer_domain() -> ModelProto:
     """Return a scaler of a version of ai.onnx.ml that is to come."""
     text = """(float[1, 4] x) => (float[1, 4] y) { y = ai.onnx.ml.Normalizer <norm = "L2"> (x) }"""
-    return parsed(text, domains=[("ai.onnx.ml", 99)])
+    return parse_text(text, domains=[("ai.onnx.ml", 99)])
 
 
 def enormous() -> ModelProto:
     """Return a model that requires 256 TiB for its output."""
     text = "(float[1] x) => (float[?, ?, ?] y) { [expand] y = Expand(x, shape) }"
-    return parsed(text, initializer("shape", [1 << 16, 1 << 30, 1], np.int64))
+    return parse_text(text, initializer("shape", [1 << 16, 1 << 30, 1], np.int64))
 
 
 def lying_shape() -> ModelProto:
     """Return a model that says that it gives [1, 8] and gives [2, 4], behind what hides it."""
     text = """(float[2, 4] x) => (float[1, 8] y) {
     where = NonZero(x) pairs = Transpose(where) flat = GatherND(x, pairs) y = Reshape(flat, shape) }"""
-    return parsed(text, initializer("shape", [2, -1], np.int64))
+    return parse_text(text, initializer("shape", [2, -1], np.int64))
 
 
 def lying_name() -> ModelProto:
     """Return a model whose output's first dimension is called `batch` and is always 3."""
     text = "(float[batch, 4] x) => (float[batch, 4] y) { y = Expand(x, shape) }"
-    return parsed(text, initializer("shape", [3, 4], np.int64))
+    return parse_text(text, initializer("shape", [3, 4], np.int64))
 
 
 def nan_weight(*, spread: bool) -> ModelProto:
     """Return a product with weights that are NaN; unless `spread`, a second output is without."""
     other, node = ("", "") if spread else (", float[1, 4] z", "[relu] z = Relu(x)")
     text = f"(float[1, 4] x) => (float[1, 4] y{other}) {{ [product] y = MatMul(x, w) {node} }}"
-    return parsed(text, initializer("w", np.full((4, 4), np.nan)))
+    return parse_text(text, initializer("w", np.full((4, 4), np.nan)))
 
 
 def halves_and_strings(*others: str) -> ModelProto:
@@ -253,7 +257,7 @@ def halves_and_strings(*others: str) -> ModelProto:
     Further outputs are `float`, the same as FP32, and `text`, the strings.
     """
     kinds = {"float": FLOAT, "text": TensorProto.STRING}
-    model = parsed(
+    model = parse_text(
         """(bfloat16[2] b, string[2] s) => (bfloat16[2] half) {
         [widen] wide = Cast <to = 1> (b) [add] float = Add(wide, wide)
         [narrow] half = Cast <to = 16> (float) [text] text = Identity(s) }"""

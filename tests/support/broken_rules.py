@@ -55,7 +55,7 @@ def scalar(name: str, number: float, kind: type[np.generic]) -> TensorProto:
     return numpy_helper.from_array(np.array(number, kind), name)
 
 
-def rounded(zero_point: int, kind: type[np.generic]) -> ModelProto:
+def round_to_bits(zero_point: int, kind: type[np.generic]) -> ModelProto:
     """Return x rounded to eight bits and back."""
     return build(
         [
@@ -90,7 +90,7 @@ def with_weight(op: str, weight: TensorProto) -> ModelProto:
     )
 
 
-def changed(model: ModelProto, change: Callable[[ModelProto], object]) -> ModelProto:
+def change_model(model: ModelProto, change: Callable[[ModelProto], object]) -> ModelProto:
     """Return the model after a change in place."""
     change(model)
     return model
@@ -143,7 +143,7 @@ def zipmap() -> ModelProto:
     return build([node], [X], [output], domains=[("ai.onnx.ml", 3)])
 
 
-def typed(kind: int, op: str = "Identity") -> ModelProto:
+def build_typed(kind: int, op: str = "Identity") -> ModelProto:
     """Return a model whose input and output are of one type."""
     return build([N(op, ["x"], ["y"], name="node-1")], [value("x", 1, 4, kind=kind)],
                  [value("y", 1, 4, kind=kind)])  # fmt: skip
@@ -211,12 +211,12 @@ def _weights_in(folder: Path) -> None:
     _weights(folder)
 
 
-def _linked_inside(folder: Path) -> None:
+def _link_inside(folder: Path) -> None:
     (folder / "blob").write_bytes(broken.weights())
     _link(folder, "blob")
 
 
-def _linked_outside(folder: Path) -> None:
+def _link_outside(folder: Path) -> None:
     outside = folder.parent / "blobs"
     outside.mkdir()
     (outside / "w").write_bytes(broken.weights())
@@ -261,7 +261,7 @@ BROKEN = (
     Broken("tensor-shape", lambda: hostile.huge_tensor(-1), "w [-1]"),
     Broken("tensor-shape", lambda: hostile.huge_tensor(2**62, 2**62), "w [4611686018427387904, "),
     Broken("tensor-shape", lambda: hostile.huge_tensor(2**32, 2**32), "w [4294967296, "),
-    Broken("tensor-shape", lambda: changed(
+    Broken("tensor-shape", lambda: change_model(
         hostile.huge_tensor(1), lambda model: setattr(model.graph.initializer[0], "data_type", 99)),
            "w (type 99)"),
     Broken("tensor-data", lambda: hostile.huge_tensor(4), "w (4 bytes of 16)"),
@@ -269,9 +269,9 @@ BROKEN = (
         name="w", data_type=FLOAT, dims=[4], float_data=[1, 2])), "w (2 values of 4)"),
     Broken("input-too-large", lambda: hostile.huge_input(2**40, 2**40), "at its smallest",
            refused=False),
-    Broken("input-not-servable", lambda: typed(TensorProto.FLOAT8E4M3FN), "'x' (float8_e4m3fn)",
+    Broken("input-not-servable", lambda: build_typed(TensorProto.FLOAT8E4M3FN), "'x' (float8_e4m3fn)",
            refused=False, also=frozenset({"no-servable-output"})),
-    Broken("input-not-servable", hostile.untyped_input, "'x' (unknown)"),
+    Broken("input-not-servable", hostile.build_untyped_input, "'x' (unknown)"),
     Broken("input-not-servable", lambda: build(
         [N("OptionalGetElement", ["x"], ["y"])], [helper.make_value_info(
             "x", helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, [1, 4])))],
@@ -284,7 +284,7 @@ BROKEN = (
     Broken("external-data-outside", lambda: broken.external("/dev/zero"), "w ('/dev/zero')"),
     Broken("external-data-outside", lambda: broken.external("/proc/self/mem"), "/proc/self/mem"),
     Broken("external-data-outside", lambda: broken.external("w.bin"), "w ('w.bin')",
-           files=_linked_outside),
+           files=_link_outside),
     Broken("external-data-missing", lambda: broken.external("w.bin"),
            "external data file 'w.bin', with 1 tensor, is not in"),
     Broken("external-data-irregular", lambda: broken.external("w.bin"), "not a regular file: 'w.bin'",
@@ -300,8 +300,8 @@ BROKEN = (
     Broken("external-data-short", lambda: broken.external("w.bin", offset=2**63 - 64),
            "has 64 bytes of 9223372036854775808", files=_weights),
     Broken("external-data-linked", lambda: broken.external("w.bin"), "symbolic link",
-           severity="warning", files=_linked_inside),
-    Broken("no-opset-import", lambda: changed(
+           severity="warning", files=_link_inside),
+    Broken("no-opset-import", lambda: change_model(
         simple("Relu"), lambda model: model.ClearField("opset_import")), "imports no operator set"),
     Broken("opset-not-imported", lambda: build(
         [N("Normalizer", ["x"], ["y"], name="n", domain="ai.onnx.ml", norm="L2")], [X], [Y]),
@@ -360,15 +360,15 @@ BROKEN = (
         [N("Add", ["x", "w"], ["y"])], [value("x", 1, 4, kind=INT64)], [value("y", 1, 4, kind=INT64)],
         [array("w", 2**40, kind=np.int64)]), "w (1099511627776)", severity="warning",
            backend="openvino"),
-    Broken("float64", lambda: typed(DOUBLE, "Relu"), "casts float64 down", severity="warning",
+    Broken("float64", lambda: build_typed(DOUBLE, "Relu"), "casts float64 down", severity="warning",
            backend="tensorrt"),
-    Broken("type-not-served", lambda: typed(DOUBLE, "Relu"), "of these types: x (float64), y (float64)",
+    Broken("type-not-served", lambda: build_typed(DOUBLE, "Relu"), "of these types: x (float64), y (float64)",
            backend="tensorrt-rtx", refused=False, also=frozenset({"float64"})),
     Broken("outside-the-engine", lambda: broken.one_node("Compress"), "node-1 (Compress)",
            backend="tensorrt", refused=False, nodes=1),
     Broken("float64", lambda: cast_of(1.0, np.float32, DOUBLE), "cast-1 (Cast)", severity="warning",
            backend="cuda", nodes=1),
-    Broken("strings", lambda: typed(TensorProto.STRING), "does not support strings", severity="warning",
+    Broken("strings", lambda: build_typed(TensorProto.STRING), "does not support strings", severity="warning",
            backend="tensorrt"),
     Broken("strings", lambda: build(
         [N("Cast", ["x"], ["y"], name="c", to=TensorProto.STRING)], [X],
@@ -377,11 +377,11 @@ BROKEN = (
     Broken("control-flow", ranks_differ, "it refuses if-1 (If), whose branches have outputs of rank 1 and 2",
            severity="warning", backend="tensorrt", nodes=1),
     Broken("control-flow", loop, "loop-1 (Loop), whose body reads the condition although the node has none", severity="warning", backend="tensorrt-rtx", nodes=1),
-    Broken("asymmetric-quantization", lambda: rounded(3, np.uint8), "2 quantization nodes with",
+    Broken("asymmetric-quantization", lambda: round_to_bits(3, np.uint8), "2 quantization nodes with",
            severity="warning", backend="tensorrt-rtx", nodes=2),
-    Broken("asymmetric-quantization", lambda: rounded(0, np.uint8), "quantize (QuantizeLinear)",
+    Broken("asymmetric-quantization", lambda: round_to_bits(0, np.uint8), "quantize (QuantizeLinear)",
            severity="warning", backend="tensorrt", nodes=2),
-    Broken("asymmetric-quantization", lambda: rounded(-7, np.int8), "dequantize (DequantizeLinear)",
+    Broken("asymmetric-quantization", lambda: round_to_bits(-7, np.int8), "dequantize (DequantizeLinear)",
            severity="warning", backend="tensorrt-rtx", nodes=2),
     Broken("integer-operator", lambda: build(
         [N("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"], name="dynamic"),
@@ -412,12 +412,12 @@ BROKEN = (
 # name, model, backend, files: models that break no rule at all
 GOOD: tuple[tuple[str, Callable[[], ModelProto], str, Callable[[Path], None] | None], ...] = (
     ("relu", broken.relu, "cpu", None),
-    ("symmetric quantisation", lambda: rounded(0, np.int8), "tensorrt-rtx", None),
+    ("symmetric quantisation", lambda: round_to_bits(0, np.int8), "tensorrt-rtx", None),
     ("INT8 weights that say what they become", lambda: build(
         [N("DequantizeLinear", ["w", "scale"], ["v"], output_dtype=FLOAT), N("Add", ["x", "v"], ["y"])],
         [X], [Y], [array("w", 1, 2, 3, 4, kind=np.int8), scalar("scale", 0.1, np.float32)],
         opset=23, ir_version=11), "tensorrt-rtx", None),
-    ("asymmetric quantisation elsewhere", lambda: rounded(3, np.uint8), "cpu", None),
+    ("asymmetric quantisation elsewhere", lambda: round_to_bits(3, np.uint8), "cpu", None),
     ("unnamed nodes", lambda: simple("Relu", "Abs", "Neg"), "tensorrt", None),
     ("Constants of one name", lambda: build(
         [*(N("Constant", [], [f"k{i}"], name="F0::anon", value_float=1.0) for i in range(3)),
@@ -429,7 +429,7 @@ GOOD: tuple[tuple[str, Callable[[], ModelProto], str, Callable[[Path], None] | N
         [branches([N("Relu", ["x"], ["late"])], "late"), N("Relu", ["x"], ["late"])],
         [X, value("c", kind=BOOL)], [Y]), "cpu", None),
     ("a body's input named as an outer value", lambda: loop("k"), "cpu", None),
-    ("unsorted nodes", broken.unsorted, "cpu", None),
+    ("unsorted nodes", broken.build_unsorted, "cpu", None),
     ("optional inputs left out", lambda: build(
         [N("Clip", ["x", "", "top"], ["y"])], [X], [Y], [scalar("top", 6, np.float32)]),
      "cpu", None),
@@ -461,8 +461,8 @@ GOOD: tuple[tuple[str, Callable[[], ModelProto], str, Callable[[Path], None] | N
         [N("Slice", ["x", "from", "to", "axes"], ["y"])], [X], [value("y", 1, 3)],
         [array("from", 1, kind=np.int64), array("to", 2**63 - 1, kind=np.int64),
          array("axes", 1, kind=np.int64)]), "openvino", None),
-    ("float64 on the CPU", lambda: typed(DOUBLE, "Relu"), "cpu", None),
-    ("strings on the CPU", lambda: typed(TensorProto.STRING), "cpu", None),
+    ("float64 on the CPU", lambda: build_typed(DOUBLE, "Relu"), "cpu", None),
+    ("strings on the CPU", lambda: build_typed(TensorProto.STRING), "cpu", None),
     ("control flow on the CPU", loop, "cpu", None),
     ("control flow on CUDA", loop, "cuda", None),
     ("external data", lambda: broken.external("w.bin"), "cpu", _weights),
@@ -486,5 +486,5 @@ GOOD: tuple[tuple[str, Callable[[], ModelProto], str, Callable[[Path], None] | N
     ("ONNX Runtime's own operators", lambda: broken.one_node("Gelu", "com.microsoft"), "cpu", None),
     ("an open batch", lambda: broken.open_dimensions("batch", 4), "tensorrt", None),
     ("a million-letter name", lambda: hostile.long_names(1_000_000), "cpu", None),
-    ("deep bodies", lambda: ModelProto.FromString(hostile.nested_bodies(31)), "cpu", None),
+    ("deep bodies", lambda: ModelProto.FromString(hostile.nest_bodies(31)), "cpu", None),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from tests.support import effort
-from tests.support.cpu import spent
+from tests.support.cpu import measure_cpu
 
 
 class Limits(NamedTuple):
@@ -47,25 +47,25 @@ class Budgets:
         self._within = False  # such a fixture
 
     def pytest_runtest_logstart(self) -> None:
-        self._before, self._shared, self._test = spent(), 0.0, 0.0
+        self._before, self._shared, self._test = measure_cpu(), 0.0, 0.0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
         if fixturedef.scope == "function" or self._within:
             return (yield)
-        before, self._within = spent(), True
+        before, self._within = measure_cpu(), True
         try:
             return (yield)
         finally:
             self._within = False
-            self._shared += spent() - before
+            self._shared += measure_cpu() - before
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        now = spent()
+        now = measure_cpu()
         took, self._before = now - self._before, now
         if item.get_closest_marker("thorough"):
             return report

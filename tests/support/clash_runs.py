@@ -27,7 +27,7 @@ from enginewright_serving.server.startup.diagnosis import Diagnosis
 from tests.support.clashing import Clash, Feeds, clashes
 
 
-def judged(clash: Clash, backend: str, folder: Path, threads: int) -> dict[str, Any]:
+def judge_clash(clash: Clash, backend: str, folder: Path, threads: int) -> dict[str, Any]:
     """Return the clash's fault and message, or that it does not load or does not fail."""
     path = folder / "model.onnx"
     onnx.save(clash.model, path)
@@ -70,7 +70,7 @@ def in_a_child(clash: Clash, backend: str, folder: Path, threads: int) -> dict[s
     reader, writer = os.pipe()
     child = os.fork()  # nothing of ONNX Runtime has run yet in this process
     if child == 0:
-        result = judged(clash, backend, folder, threads)
+        result = judge_clash(clash, backend, folder, threads)
         os.write(writer, json.dumps(result).encode())
         os._exit(0)
     os.close(writer)

@@ -159,7 +159,7 @@ def _elementwise() -> list[Clash]:
     ]
 
 
-def _joined() -> list[Clash]:
+def _join_clashes() -> list[Clash]:
     return [
         _clash("Concat", "a:f b:f", "2x3 2x5", "2x3 4x5", axis=1),
         _clash("MatMul", "a:f b:f", "2x3 3x4", "2x3 5x4"),
@@ -183,7 +183,7 @@ def _joined() -> list[Clash]:
     ]
 
 
-def _indexed() -> list[Clash]:
+def _index_clashes() -> list[Clash]:
     return [
         _clash("Gather", "x:f i:i", "4x3 [1]", "4x3 [9]", axis=0),
         _clash("Gather embedding", "w i:i", "[[1,2]]", "[[1,99]]", w=(10, 4)),
@@ -200,7 +200,7 @@ def _indexed() -> list[Clash]:
     ]  # fmt: skip
 
 
-def _sized() -> list[Clash]:
+def _size_clashes() -> list[Clash]:
     return [
         _clash("Reshape", "x:f s:i", "2x3 [3,2]", "2x3 [4,2]"),
         _clash("Reshape fixed", "x:f s", "2x3", "2x5", s=np.array([-1, 3, 2])),
@@ -272,9 +272,9 @@ def _of_onnx_runtime() -> list[Clash]:
 def clashes() -> list[Clash]:
     return [
         *_elementwise(),
-        *_joined(),
-        *_indexed(),
-        *_sized(),
+        *_join_clashes(),
+        *_index_clashes(),
+        *_size_clashes(),
         *_recurrent(),
         *_of_onnx_runtime(),
         _clash("Cast string", "x:s", '["1.5"]', '["house"]', to=TensorProto.FLOAT),

@@ -37,7 +37,7 @@ class Containerd:
         return done.stdout
 
     @contextmanager
-    def mounted(self, reference: str) -> Iterator[Path]:
+    def mount_image(self, reference: str) -> Iterator[Path]:
         """Pull an image from a registry without TLS, and mount it."""
         folder = self.folder / "mounted"
         folder.mkdir()

@@ -96,7 +96,7 @@ class World(Simulation):
         self.models = ModelReconciler(
             shared,
             self.images,
-            self._planned,
+            self._make_plan,
             SingleFlight(cache, now=lambda: self.now),
             turns,
         )
@@ -105,7 +105,7 @@ class World(Simulation):
     def _image_changed(self) -> None:
         self.images_changed += 1
 
-    def _planned(self, facts: Facts) -> Plan:
+    def _make_plan(self, facts: Facts) -> Plan:
         self.seen.append(facts)
         return self.plan(facts)
 

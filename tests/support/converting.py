@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.support.broken_models import build, parsed, value
+from tests.support.broken_models import build, parse_text, value
 from tests.support.engines import sizes
 
 FLOAT = TensorProto.FLOAT
@@ -58,7 +58,7 @@ def weight(name: str, *shape: int, low: float = -1.0, high: float = 1.0) -> Tens
 def attention(opset: int, ir_version: int = 11, **attributes: Any) -> ModelProto:
     """Return MatMul and Attention over q [b, 5, 8] and k, v [b, 6, 8], of two heads."""
     more = "".join(f", {name} = {given}" for name, given in attributes.items())
-    return parsed(
+    return parse_text(
         f"""(float["b", 5, 8] q, float["b", 6, 8] k, float["b", 6, 8] v) => (float["b", 5, 8] y) {{
         [product] qw = MatMul(q, w)
         [attention] y = Attention <q_num_heads = 2, kv_num_heads = 2{more}> (qw, k, v) }}""",
@@ -177,7 +177,7 @@ def place(root: Path, model: ModelProto | Path, asked: Recipe) -> Path:
     return work
 
 
-def converted(root: Path, model: ModelProto | Path, asked: Recipe) -> Outcome:
+def convert_here(root: Path, model: ModelProto | Path, asked: Recipe) -> Outcome:
     """Run the stage in this process; it must leave nothing behind, and the source as it was."""
     work = place(root, model, asked)
     before = {

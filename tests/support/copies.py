@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def copied(value: T) -> T:
+def copy_json(value: T) -> T:
     json_value: Any = value
     if type(json_value) is dict:
-        json_value = {key: copied(item) for key, item in json_value.items()}
+        json_value = {key: copy_json(item) for key, item in json_value.items()}
     elif type(json_value) is list:
-        json_value = [copied(item) for item in json_value]
+        json_value = [copy_json(item) for item in json_value]
     elif not isinstance(json_value, (str, int, float, type(None))):
         json_value = copy.deepcopy(json_value)
     return json_value  # type: ignore[no-any-return]  # of the type that it is a copy of

@@ -14,7 +14,7 @@ def processor_seconds(process: int) -> float:
     return time.clock_gettime((~process << 3) | 2)
 
 
-def spent() -> float:
+def measure_cpu() -> float:
     """Return the CPU seconds of this process and of its descendants, those that have ended and those that run.
 
     A process whose parent has ended before it is nobody's descendant, for example one of the local cluster.

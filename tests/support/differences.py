@@ -50,7 +50,7 @@ def comparable(obj: Json) -> Json:
     for item in status.values():
         # not known any more of a revision that was restored; also if another was never recorded
         item["applied"].pop("specHash", None)
-    rest: Json = _stripped(
+    rest: Json = _strip(
         {
             "metadata": metadata,
             **status,
@@ -72,11 +72,11 @@ def differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
         yield f"{path}: {one} != {other}"
 
 
-def _stripped(value: Any) -> Any:
+def _strip(value: Any) -> Any:
     if isinstance(value, str):
         return re.sub(r"[\d.]+ times|limit [\d.]+", "…", value)
     if isinstance(value, dict):
-        return {key: _stripped(item) for key, item in value.items() if key not in _TIMES | _SERVERS}
+        return {key: _strip(item) for key, item in value.items() if key not in _TIMES | _SERVERS}
     if isinstance(value, list | tuple):
-        return [_stripped(item) for item in value]
+        return [_strip(item) for item in value]
     return value

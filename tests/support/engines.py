@@ -25,7 +25,7 @@ from enginewright_runtime.proof.golden_inputs import generate
 from enginewright_runtime.runner import run_stage
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from tests.support.broken_models import build, parsed, value
+from tests.support.broken_models import build, parse_text, value
 from tests.support.preparing import Outcome, Workplace
 
 VERSION = "1.7.1.116"
@@ -171,12 +171,12 @@ def weights(name: str, *shape: int, kind: int = TensorProto.FLOAT) -> TensorProt
     return numpy_helper.from_array(values, name)
 
 
-def mixed() -> ModelProto:
+def build_mixed() -> ModelProto:
     """Return ten nodes of which TensorRT has nine, x [n, 3, 32, 32] to y [n]; Det is left.
 
     The last one, Add, is alone behind it.
     """
-    return parsed(
+    return parse_text(
         """(float["n", 3, 32, 32] x) => (float["n"] y) <int64[3] square = {-1, 4, 4}> {
         [conv_1] c1 = Conv <pads = [1, 1, 1, 1]> (x, w1) [relu_1] r1 = Relu(c1)
         [mvn] m = MeanVarianceNormalization <axes = [0, 2, 3]> (r1)
@@ -191,7 +191,7 @@ def mixed() -> ModelProto:
 
 def half_way() -> ModelProto:
     """Return x [n, 8] to y through BF16, which not every device computes with."""
-    return parsed(
+    return parse_text(
         """(float["n", 8] x) => (float["n", 8] y) {
         [to_bf16] h = Cast <to = 16> (x) [to_float] f = Cast <to = 1> (h) [relu] y = Relu(f) }"""
     )

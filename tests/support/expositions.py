@@ -38,7 +38,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.support.fake_kube import FakeKube
 from tests.support.manifests import CPU_RECIPE, manifest
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 
 GPU, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 NODES = ("conv (Conv)", "act (Relu)", "pool (MaxPool)", "head (Gemm)")
@@ -76,7 +76,7 @@ class ServingPod:
         server.queue.observe(0.002)
         server.compute.observe(0.010)
         server.runs.add(4, 0.010, succeeded=True)
-        server.answered(200, time.monotonic() - 0.013, 1000, 4000)
+        server.count_answer(200, time.monotonic() - 0.013, 1000, 4000)
         server.out_of_profile += 1
         pod_state = self._findings
         pod_state.server(live=True, ready=True)
@@ -141,12 +141,12 @@ COLLECTION = CollectionOutcome(
 )
 
 
-def _collected_stores() -> ObjectCache:
+def _collect_stores() -> ObjectCache:
     """Return a cache with the Jobs of a store that was collected, and of one that could not be."""
     cache, kube = ObjectCache(), FakeKube()
     outcomes = {"shop": COLLECTION, "search": CollectionOutcome(failure="no claim")}
     for namespace, outcome in outcomes.items():
-        job = made("Job", "collect-1", namespace, labels={COMPONENT: COLLECT})
+        job = make_object("Job", "collect-1", namespace, labels={COMPONENT: COLLECT})
         job["metadata"]["annotations"] = outcome.annotations()
         cache.observe(JOBS, kube.put(job))
     return cache
@@ -166,7 +166,9 @@ class OperatorPod:
         refused = [{"type": "Ready", "status": "False", "reason": "InvalidModel"}]
         kube = FakeKube()
         for name, model_conditions in ((MODEL, conditions), ("refused", refused)):
-            model = made("InferenceModel", name, "shop", status={"conditions": model_conditions})
+            model = make_object(
+                "InferenceModel", name, "shop", status={"conditions": model_conditions}
+            )
             cache.observe(INFERENCE_MODELS, kube.put(model))
         ModelCollector(cache, registry, leads=lambda: True)
         fleet = Fleet(
@@ -177,7 +179,7 @@ class OperatorPod:
         self._loop, self._rest = LoopMetrics(registry), RestMetrics(registry)
         self._engines = EngineMetrics(registry)
         self._collections = CollectionMetrics(registry)
-        StoreCollector(_collected_stores(), self._collections, registry, leads=lambda: True)
+        StoreCollector(_collect_stores(), self._collections, registry, leads=lambda: True)
 
     def expose(self) -> bytes:
         controller = "inferencemodel"

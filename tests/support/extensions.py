@@ -59,7 +59,7 @@ def place(library: Path, folder: Path) -> Path:
     return library.rename(folder / f"{digest}.so")
 
 
-def listed(
+def list_entry(
     library: Path, kind: Literal["TensorRTPlugin", "CustomOperators"] = "CustomOperators"
 ) -> Extension:
     """Return the entry of a recipe for a library."""

@@ -15,7 +15,7 @@ from enginewright.kube.errors import Conflict, Invalid, KubeError, NotFound, Tra
 from enginewright.kube.resources import Resource, resource_of
 from enginewright.manifests.field_managers import FIELD_MANAGER
 
-from tests.support.copies import copied
+from tests.support.copies import copy_json
 
 T = TypeVar("T")
 Key = tuple[str, str, str]  # kind, namespace (empty for cluster-scoped kinds), name
@@ -57,7 +57,7 @@ class FakeKube:
         memo[id(self)] = new
         for name, value in vars(self).items():
             is_json = name in ("objects", "_applied")
-            setattr(new, name, copied(value) if is_json else copy.deepcopy(value, memo))
+            setattr(new, name, copy_json(value) if is_json else copy.deepcopy(value, memo))
         return new
 
     @property
@@ -70,7 +70,7 @@ class FakeKube:
 
     def put(self, obj: Mapping[str, Any]) -> JsonObject:
         """Replace `obj` as another client."""
-        stored, existing = copied(dict(obj)), self.objects.get(_key(obj))
+        stored, existing = copy_json(dict(obj)), self.objects.get(_key(obj))
         if existing is not None and _count(existing) != _count(stored):
             self._applied.setdefault(_key(obj), {})[ANOTHER_CLIENT] = {
                 "spec": {"replicas": _count(stored)}
@@ -93,10 +93,10 @@ class FakeKube:
             changed = existing.get("spec") != stored.get("spec")
             metadata["generation"] = existing["metadata"]["generation"] + changed
         self.objects[key] = stored
-        self.changed(stored)
-        return copied(stored)
+        self.count_change(stored)
+        return copy_json(stored)
 
-    def changed(self, stored: JsonObject) -> None:
+    def count_change(self, stored: JsonObject) -> None:
         """Count that a kept object was changed in place."""
         stored["metadata"]["resourceVersion"] = str(next(self._versions))
 
@@ -122,7 +122,7 @@ class FakeKube:
         selector = dict(pair.split("=") for pair in (labels or "").split(",") if pair)
         name = (fields or "").removeprefix("metadata.name=")
         items = [
-            copied(obj)
+            copy_json(obj)
             for (kind, space, _), obj in self.objects.items()
             if kind == resource.kind
             and namespace in (None, space)
@@ -135,7 +135,7 @@ class FakeKube:
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> JsonObject:
         self._count("get")
-        return copied(self._known((resource.kind, namespace or "", name)))
+        return copy_json(self._get_existing((resource.kind, namespace or "", name)))
 
     async def list(
         self,
@@ -156,33 +156,35 @@ class FakeKube:
         existing = self.objects.get(key)
         _refuse_another_uid(existing, obj)
         if existing is not None and not force:
-            first = manager == FIELD_MANAGER and not _owned_alike(existing, obj)
+            first = manager == FIELD_MANAGER and not _is_owned_alike(existing, obj)
             if first or _count(obj) not in (None, _count(existing)):
                 raise Conflict(f"Apply failed with 1 conflict: {key[2]}", code=409)
         applied = self._applied.setdefault(key, {})
         others = [entry for name, entry in applied.items() if name != manager]
-        merged = _merged(existing or {}, applied.get(manager, {}), obj, others)
+        merged = _merge(existing or {}, applied.get(manager, {}), obj, others)
         if existing is not None:
             _refuse_immutable(existing, merged)
         self.rewrite(merged)
-        applied[manager] = _owned(obj)
+        applied[manager] = _get_owned(obj)
         if obj["kind"] == "Deployment":
             merged["spec"].setdefault("replicas", 1)  # as the API server defaults it
             changed = existing is not None and _count(merged) != _count(existing)
             self._owns_count(manager if changed else "", merged)
         return (
-            copied(existing) if existing is not None and merged == existing else self._store(merged)
+            copy_json(existing)
+            if existing is not None and merged == existing
+            else self._store(merged)
         )
 
     async def apply_status(self, obj: Mapping[str, Any]) -> JsonObject:
         self._count("apply_status")
-        existing = self._known(_key(obj))
+        existing = self._get_existing(_key(obj))
         version = existing["metadata"]["resourceVersion"]
         if obj["metadata"].get("resourceVersion", version) != version:  # a uid is not looked at
             raise Conflict("the object has been modified", code=409)
-        changed = copied({**existing, "status": obj["status"]})
+        changed = copy_json({**existing, "status": obj["status"]})
         self.rewrite(changed)
-        return copied(existing) if changed == existing else self._store(changed)
+        return copy_json(existing) if changed == existing else self._store(changed)
 
     async def create(self, obj: Mapping[str, Any]) -> JsonObject:
         self._count("create")
@@ -192,7 +194,7 @@ class FakeKube:
 
     async def replace(self, obj: Mapping[str, Any]) -> JsonObject:
         self._count("replace")
-        existing = self._known(_key(obj))
+        existing = self._get_existing(_key(obj))
         if existing["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
             raise Conflict("the object has been modified", code=409)
         return self.put(obj)
@@ -224,7 +226,7 @@ class FakeKube:
             if "replicas" in entry.get("spec", {})
         ]
 
-    def _known(self, key: Key) -> JsonObject:
+    def _get_existing(self, key: Key) -> JsonObject:
         if key not in self.objects:
             raise NotFound(f"{key[0]} {key[2]!r} not found", code=404)
         return self.objects[key]
@@ -280,7 +282,7 @@ def _refuse_immutable(existing: JsonObject, desired: JsonObject) -> None:
         raise Invalid(f"{existing['kind']} {'.'.join(path)}: field is immutable", code=422)
 
 
-def _owned_alike(existing: Mapping[str, Any], obj: Mapping[str, Any]) -> bool:
+def _is_owned_alike(existing: Mapping[str, Any], obj: Mapping[str, Any]) -> bool:
     uids = [
         {owner["uid"] for owner in one["metadata"].get("ownerReferences") or ()}
         for one in (existing, obj)
@@ -288,20 +290,20 @@ def _owned_alike(existing: Mapping[str, Any], obj: Mapping[str, Any]) -> bool:
     return uids[0] == uids[1] and bool(uids[0])
 
 
-def _owned(obj: Mapping[str, Any]) -> JsonObject:
+def _get_owned(obj: Mapping[str, Any]) -> JsonObject:
     """Return a copy of the fields that the applier of `obj` owns."""
     metadata = {
         field: obj["metadata"][field]
         for field in ("labels", "annotations", "ownerReferences")
         if field in obj["metadata"]
     }
-    return copied({**{k: v for k, v in obj.items() if k != "status"}, "metadata": metadata})
+    return copy_json({**{k: v for k, v in obj.items() if k != "status"}, "metadata": metadata})
 
 
-def _merged(existing: Any, before: Any, desired: Any, others: Sequence[Any]) -> Any:
+def _merge(existing: Any, before: Any, desired: Any, others: Sequence[Any]) -> Any:
     """Return `existing` with the desired fields, without those applied `before` that nobody desires."""
     if not isinstance(existing, Mapping) or not isinstance(desired, Mapping):
-        return copied(desired)
+        return copy_json(desired)
     applied = before if isinstance(before, Mapping) else {}
     theirs = [item for item in others if isinstance(item, Mapping)]
     kept = {
@@ -312,7 +314,7 @@ def _merged(existing: Any, before: Any, desired: Any, others: Sequence[Any]) -> 
     return {
         **kept,
         **{
-            key: _merged(
+            key: _merge(
                 existing.get(key), applied.get(key), item, [other.get(key) for other in theirs]
             )
             for key, item in desired.items()

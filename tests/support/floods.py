@@ -77,7 +77,7 @@ KINDS: Final = {
 }
 
 
-def _announced(stream: int) -> bytes:
+def _announce(stream: int) -> bytes:
     """Return a call of gRPC whose message of 60 MB has begun."""
     client = http2.Client()
     headers = client.headers(stream, http2.call_headers(_INFER))
@@ -103,14 +103,14 @@ GRPC_KINDS: Final = {
     "resets": Kind(
         http2.Client.opening
         + b"".join(
-            _announced(stream) + http2.frame(frames.RST_STREAM, 0, stream, bytes(4))
+            _announce(stream) + http2.frame(frames.RST_STREAM, 0, stream, bytes(4))
             for stream in range(1, 1801, 2)
         )
     ),
-    "announced": Kind(http2.Client.opening + b"".join(map(_announced, (1, 3, 5, 7)))),
-    "slow messages": Kind(http2.Client.opening + _announced(1), _data(4096), 0.2),
-    "fast messages": Kind(http2.Client.opening + _announced(1), _data(16_384) * 16),
-    "tiny data": Kind(http2.Client.opening + _announced(1), _data(1) * 900),
+    "announced": Kind(http2.Client.opening + b"".join(map(_announce, (1, 3, 5, 7)))),
+    "slow messages": Kind(http2.Client.opening + _announce(1), _data(4096), 0.2),
+    "fast messages": Kind(http2.Client.opening + _announce(1), _data(16_384) * 16),
+    "tiny data": Kind(http2.Client.opening + _announce(1), _data(1) * 900),
     "storm": Kind(http2.Client.opening, lives=0.1),
 }
 
@@ -235,7 +235,7 @@ class _Deadlines:
 
 
 @contextmanager
-def flooded(
+def flood_with(
     port: int,
     kind: str,
     count: int,

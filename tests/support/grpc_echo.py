@@ -51,12 +51,12 @@ class EchoApp:
     def held(self) -> int:
         return self.inflight.account.total
 
-    def connected(self, connection: Http2Connection) -> bool:
+    def add_connection(self, connection: Http2Connection) -> bool:
         has_capacity = len(self.connections) < self.settings.connections
         self.connections.add(connection)
         return has_capacity
 
-    def disconnected(self, connection: Http2Connection) -> None:
+    def remove_connection(self, connection: Http2Connection) -> None:
         self.connections.discard(connection)
 
     def check(self, now: float) -> None:
@@ -68,7 +68,7 @@ class EchoApp:
             return Status(Code.UNIMPLEMENTED, f"no method {call.method.decode(errors='replace')}")
         return None
 
-    def aligned_at(self, beginning: memoryview) -> int:
+    def find_alignment(self, beginning: memoryview) -> int:
         return max(0, bytes(beginning).find(ALIGNED))
 
     def check_size(self, call: GrpcCall, size: int) -> Status | None:
@@ -88,7 +88,7 @@ class EchoApp:
     def release(self, call: GrpcCall) -> None:
         self.inflight.release(call)
 
-    def answered(self, call: GrpcCall) -> None:
+    def on_answered(self, call: GrpcCall) -> None:
         raise AssertionError(f"{call.method.decode()} is no inference of a model")
 
     def serve(self, call: GrpcCall) -> Reply | Status | None:

@@ -14,7 +14,7 @@ from tests.support.broken_models import FLOAT, build, value
 ESCAPES: Final = "\x1b[31mFoo\x1b]0;owned\x07\r\nlevel=error msg=forged\x9b2J"
 
 
-def nested_bodies(depth: int) -> bytes:
+def nest_bodies(depth: int) -> bytes:
     """Return If inside If, `depth` of them, over one Relu.
 
     Put together from bytes, since Python's protobuf refuses to build what it refuses to read.
@@ -149,7 +149,7 @@ def huge_input(*dims: int) -> ModelProto:
     return build([node], [value("x", *dims)], [value("y", *dims)])
 
 
-def untyped_input() -> ModelProto:
+def build_untyped_input() -> ModelProto:
     """Return a model whose input has no type."""
     node = helper.make_node("Relu", ["x"], ["y"], name="relu")
     return build([node], [ValueInfoProto(name="x")], [value("y", 1, 4)])

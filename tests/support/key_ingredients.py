@@ -41,28 +41,28 @@ OWN_LABELS: Final = Inputs().on(nodeSelector={"gpu": "big"})
 OWN_PRODUCT: Final = replace(OWN_LABELS, product_labels=("gpu",))
 
 
-def calibrated(**changes: Any) -> Inputs:
+def change_calibration(**changes: Any) -> Inputs:
     """Return a quantized model with other fields of its calibration."""
     calibration = QUANTIZED.spec["quantization"]["calibration"] | changes
     return QUANTIZED.spec_of(quantization={"calibration": calibration})
 
 
-def preprocessed(**changes: Any) -> Inputs:
+def change_preprocessing(**changes: Any) -> Inputs:
     """Return a quantized model whose images are converted in another way."""
-    return calibrated(preprocessing=IMAGE | changes)
+    return change_calibration(preprocessing=IMAGE | changes)
 
 
-def quantized(**changes: Any) -> Inputs:
+def change_quantization(**changes: Any) -> Inputs:
     """Return a quantized model with other settings."""
     return QUANTIZED.spec_of(quantization=QUANTIZED.spec["quantization"] | changes)
 
 
-def shaped(**changes: Any) -> Inputs:
+def change_shapes(**changes: Any) -> Inputs:
     """Return a model with sizes of its input."""
     return GPU_MODEL.spec_of(shapes=[X | changes])
 
 
-def judged(**changes: Any) -> Inputs:
+def change_tolerances(**changes: Any) -> Inputs:
     """Return a model with tolerances."""
     return GPU_MODEL.spec_of(parity=changes)
 
@@ -93,18 +93,18 @@ PREPARED: Final[Table] = {
     ),
     "available precisions": ((AUTOMATIC, AUTOMATIC.on(computeCapability="7.5")),),
     "quantization": (
-        (QUANTIZED, quantized(perChannel=False)),
-        (QUANTIZED, quantized(maxExcludedShare="0.5")),
-        (QUANTIZED, calibrated(samples=200)),
-        (QUANTIZED, calibrated(method="Entropy")),
-        (QUANTIZED, calibrated(preprocessing=None)),
-        (QUANTIZED, preprocessed(width=256)),
-        (QUANTIZED, preprocessed(height=256)),
-        (QUANTIZED, preprocessed(layout="NHWC")),
-        (QUANTIZED, preprocessed(color="BGR")),
-        (QUANTIZED, preprocessed(scale="1")),
-        (QUANTIZED, preprocessed(mean=["0.5"])),
-        (QUANTIZED, preprocessed(std=["0.5"])),
+        (QUANTIZED, change_quantization(perChannel=False)),
+        (QUANTIZED, change_quantization(maxExcludedShare="0.5")),
+        (QUANTIZED, change_calibration(samples=200)),
+        (QUANTIZED, change_calibration(method="Entropy")),
+        (QUANTIZED, change_calibration(preprocessing=None)),
+        (QUANTIZED, change_preprocessing(width=256)),
+        (QUANTIZED, change_preprocessing(height=256)),
+        (QUANTIZED, change_preprocessing(layout="NHWC")),
+        (QUANTIZED, change_preprocessing(color="BGR")),
+        (QUANTIZED, change_preprocessing(scale="1")),
+        (QUANTIZED, change_preprocessing(mean=["0.5"])),
+        (QUANTIZED, change_preprocessing(std=["0.5"])),
     ),
     "calibration data": ((QUANTIZED, replace(QUANTIZED, content={"calibration": "others"})),),
     "samples": (
@@ -112,21 +112,27 @@ PREPARED: Final[Table] = {
         (SAMPLED, replace(SAMPLED, content={"samples": "others"})),
     ),
     "tolerances": (
-        (GPU_MODEL, judged(rtol="0.1")),
-        (GPU_MODEL, judged(atol="0.1")),
-        (GPU_MODEL, judged(outputs=[Y])),
-        (judged(outputs=[Y]), judged(outputs=[Y | {"name": "z"}])),
-        (judged(outputs=[Y]), judged(outputs=[Y | {"rtol": "0.2"}])),
-        (judged(outputs=[Y]), judged(outputs=[Y | {"atol": "0.2"}])),
+        (GPU_MODEL, change_tolerances(rtol="0.1")),
+        (GPU_MODEL, change_tolerances(atol="0.1")),
+        (GPU_MODEL, change_tolerances(outputs=[Y])),
+        (change_tolerances(outputs=[Y]), change_tolerances(outputs=[Y | {"name": "z"}])),
+        (change_tolerances(outputs=[Y]), change_tolerances(outputs=[Y | {"rtol": "0.2"}])),
+        (change_tolerances(outputs=[Y]), change_tolerances(outputs=[Y | {"atol": "0.2"}])),
     ),
     "shapes": (
-        (GPU_MODEL, shaped()),
-        (shaped(), shaped(input="y")),
-        (shaped(), shaped(min=[2, 3])),
-        (shaped(), shaped(opt=[9, 3])),
-        (shaped(), shaped(max=[33, 3])),
-        (shaped(range={"low": "0", "high": "1"}), shaped(range={"low": "-1", "high": "1"})),
-        (shaped(range={"low": "0", "high": "1"}), shaped(range={"low": "0", "high": "2"})),
+        (GPU_MODEL, change_shapes()),
+        (change_shapes(), change_shapes(input="y")),
+        (change_shapes(), change_shapes(min=[2, 3])),
+        (change_shapes(), change_shapes(opt=[9, 3])),
+        (change_shapes(), change_shapes(max=[33, 3])),
+        (
+            change_shapes(range={"low": "0", "high": "1"}),
+            change_shapes(range={"low": "-1", "high": "1"}),
+        ),
+        (
+            change_shapes(range={"low": "0", "high": "1"}),
+            change_shapes(range={"low": "0", "high": "2"}),
+        ),
     ),
     "OpenVINO": ((OPENVINO, replace(OPENVINO, versions={"openvino": "2026.1.0"})),),
     "CPU features": (

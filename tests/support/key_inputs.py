@@ -11,13 +11,13 @@ from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import Prepared
 from enginewright.observed.nodes import NodeView, node_view
-from enginewright.plan.engines.wanted import Engines, wanted_engines
+from enginewright.plan.engines.wanted import Engines, request_engines
 from enginewright.plan.resolve.recipe import steps_of
 from enginewright.plan.resolve.resolve import Target, resolve
 from enginewright.plan.types import Facts
 from enginewright_contract.base import Message
 from enginewright_contract.images import ImageFacts
-from enginewright_contract.keys import prepared_key, sha256_text
+from enginewright_contract.keys import compute_prepared_key, sha256_text
 from enginewright_contract.manifest import MODEL_NAME, ArtifactFile
 from enginewright_contract.task import EngineRecipe
 from enginewright_runtime.core.digests import model_digest
@@ -32,7 +32,7 @@ from tests.support.plan_objects import (
     Json,
     gpu_node,
     image_facts,
-    made,
+    make_object,
     node,
 )
 from tests.support.plan_world import CONFIG
@@ -89,11 +89,11 @@ class Inputs:
 
     def keys(self) -> Keys:
         """Return the keys, and the recipes in them."""
-        facts = self.known()
+        facts = self.make_facts()
         target = resolve(facts)
         assert isinstance(target, Target), target
-        prepared = self._prepared(target, facts)
-        (engine,) = wanted_engines(facts, target, prepared).apply or (None,)
+        prepared = self._make_prepared(target, facts)
+        (engine,) = request_engines(facts, target, prepared).apply or (None,)
         if engine is None:
             return Keys(prepared.key, None, (target.recipe,))
         spec = engine["spec"]
@@ -106,15 +106,15 @@ class Inputs:
 
     def engines(self, *existing: InferenceEngine) -> Engines:
         """Return the engines that the model needs, where some exist."""
-        facts = self.known({engine.metadata.name: engine for engine in existing})
+        facts = self.make_facts({engine.metadata.name: engine for engine in existing})
         target = resolve(facts)
         assert isinstance(target, Target), target
-        return wanted_engines(facts, target, self._prepared(target, facts))
+        return request_engines(facts, target, self._make_prepared(target, facts))
 
-    def known(self, engines: Mapping[str, InferenceEngine] | None = None) -> Facts:
+    def make_facts(self, engines: Mapping[str, InferenceEngine] | None = None) -> Facts:
         """Return what the operator knows."""
         source = {"uri": "https://models.example/resnet.onnx"}
-        model = made(
+        model = make_object(
             "InferenceModel", self.name, self.namespace, spec={"source": source, **self.spec}
         )
         model["metadata"] |= {**self.metadata, "uid": "model"}
@@ -129,11 +129,11 @@ class Inputs:
             engines=engines or {},
         )
 
-    def _prepared(self, target: Target, facts: Facts) -> Prepared:
+    def _make_prepared(self, target: Target, facts: Facts) -> Prepared:
         """Return what a prepare Job reports."""
         return Prepared(
             inputs_hash=target.artifact_hash,
-            key=prepared_key(self._digest(), target.recipe, self._data(target, facts)),
+            key=compute_prepared_key(self._digest(), target.recipe, self._data(target, facts)),
             model_digest=self._digest(),
             opset=17,
             ir_version=8,

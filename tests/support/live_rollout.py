@@ -30,7 +30,7 @@ from typing_extensions import override
 
 from tests.support.differences import comparable
 from tests.support.operator_passes import OperatorPasses
-from tests.support.plan_objects import OTHER, SECOND, Json, made, published
+from tests.support.plan_objects import OTHER, SECOND, Json, make_object, publish_model
 from tests.support.played_namespace import PlayedNamespace, PlayingClient
 from tests.support.stopping import Killed, StoppingApi
 
@@ -41,7 +41,7 @@ TICK: Final = timedelta(seconds=20)
 LONG: Final = timedelta(minutes=5)  # a tick after one in which nothing happened
 LIMIT: Final = 60  # ticks in which a rollout must end
 FIRST: Final[Json] = {"uri": "https://models.example/resnet.onnx"}
-_CONTENT: Final = {FIRST["uri"]: published(), OTHER["uri"]: SECOND}
+_CONTENT: Final = {FIRST["uri"]: publish_model(), OTHER["uri"]: SECOND}
 _KINDS: Final = (
     CLAIMS,
     CONTROLLER_REVISIONS,
@@ -77,7 +77,7 @@ class LiveRollout(PlayedNamespace):
 
     def __init__(self, client: PlayingClient, namespace: str, update: Update) -> None:
         super().__init__(client, namespace)
-        self._stopping = StoppingApi(client, watched=self._written)
+        self._stopping = StoppingApi(client, watched=self._on_written)
         self._update = update
         self._process: OperatorPasses | None = None
         self._serves = False  # all desired pods, from now on
@@ -108,7 +108,7 @@ class LiveRollout(PlayedNamespace):
         """Have the first revision serve."""
         rollout = {"canary": {"replicas": 1, "hold": f"{HOLD.seconds}s"}}
         spec = {"source": FIRST, "replicas": REPLICAS, "rollout": rollout}
-        await self.create(made("InferenceModel", MODEL, self.name, spec=spec))
+        await self.create(make_object("InferenceModel", MODEL, self.name, spec=spec))
         for _ in range(LIMIT):
             await self._tick()
             if ("Ready", "True") in (
@@ -169,13 +169,13 @@ class LiveRollout(PlayedNamespace):
     # what others do
 
     @override
-    def happened(self, resource: Resource, obj: JsonObject, deleted: bool) -> None:
+    def on_write(self, resource: Resource, obj: JsonObject, deleted: bool) -> None:
         self._check()
         if self._process is not None:
             self._process.router.event(resource, obj, deleted=deleted)
 
     @override
-    def published(self, job: Json) -> Published:
+    def publish_model(self, job: Json) -> Published:
         return next(content for uri, content in _CONTENT.items() if uri in str(job["spec"]))
 
     @override
@@ -185,7 +185,7 @@ class LiveRollout(PlayedNamespace):
 
     # what must never be
 
-    def _written(self, resource: Resource, obj: JsonObject, deleted: bool) -> None:
+    def _on_written(self, resource: Resource, obj: JsonObject, deleted: bool) -> None:
         """Take note of a write of the operator."""
         self.seen.observe(resource, obj, deleted=deleted)
         self._check()

@@ -32,7 +32,7 @@ from prometheus_client import CollectorRegistry
 from typing_extensions import override
 
 from tests.support.fake_kube import at_once, timestamp
-from tests.support.plan_objects import CPU_IMAGE, KINDS, Json, image_facts, made, node
+from tests.support.plan_objects import CPU_IMAGE, KINDS, Json, image_facts, make_object, node
 from tests.support.plan_world import CONFIG, conditions_of
 from tests.support.simulation import Simulation
 
@@ -64,7 +64,7 @@ class ManyModels(Simulation):
         for name in ("node-1", "node-2"):
             self.kube.put(node(name))
         spec = {"nodeSelector": {"kubernetes.io/os": "linux"}, "backends": ["cpu"]}
-        self.kube.put(made("AcceleratorClass", "cpu", spec=spec))
+        self.kube.put(make_object("AcceleratorClass", "cpu", spec=spec))
         self.restart()
 
     def restart(self) -> Self:
@@ -89,7 +89,7 @@ class ManyModels(Simulation):
             api=self.kube,
             cache=cache,
             pods=PodCatchUp(self.kube, cache),
-            executor=Executor(self.kube, cache, written=self.router.written),
+            executor=Executor(self.kube, cache, written=self.router.on_written),
             recorder=EventRecorder(self.kube, clock=time.monotonic, now=utc_now),
             own_namespace=OperatorNamespace(self.kube, self.config.namespace, None),
             bucket_user=BucketUser(self.kube, self.config),
@@ -178,7 +178,7 @@ class ManyModels(Simulation):
         """Have a model, which the operator has not seen yet."""
         existing = self.find("InferenceModel", name)
         own = {"source": {"uri": SOURCE}, "rollout": {"canary": {"replicas": 0}}, **spec}
-        desired = made("InferenceModel", name, self.namespace, spec=own)
+        desired = make_object("InferenceModel", name, self.namespace, spec=own)
         desired["metadata"]["annotations"] = {}
         if existing:
             desired["status"] = existing.get("status", {})
@@ -225,7 +225,7 @@ class ManyModels(Simulation):
         (owner,) = job["metadata"]["ownerReferences"]
         return str(owner["name"])
 
-    def prepared(self) -> list[str]:
+    def list_prepared(self) -> list[str]:
         """Return the models that have a prepared model."""
         return [
             entry["metadata"]["name"]

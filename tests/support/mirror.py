@@ -154,7 +154,7 @@ def grpc_request(given: Arrays, *, typed: bool, **fields: Any) -> Any:
     for name, array in given.items():
         item: dict[str, Any] = {"name": name, "datatype": name, "shape": list(array.shape)}
         if typed:
-            item["contents"] = {_typed(name): _elements(array)}
+            item["contents"] = {_name_typed_contents(name): _elements(array)}
         inputs.append(item)
     contents = [] if typed else [raw(array) for array in given.values()]
     return InferRequest(model_name="m", inputs=inputs, raw_input_contents=contents, **fields)
@@ -175,12 +175,12 @@ def grpc_outputs(data: bytes) -> dict[str, tuple[str, list[int], Any]]:
         if response.raw_output_contents:
             contents = response.raw_output_contents[index]
         else:
-            contents = list(getattr(output.contents, _typed(output.datatype)))
+            contents = list(getattr(output.contents, _name_typed_contents(output.datatype)))
         outputs[output.name] = output.datatype, list(output.shape), contents
     return outputs
 
 
-def _typed(name: str) -> str:
+def _name_typed_contents(name: str) -> str:
     return _TYPED.get(name) or ("uint_contents" if name.startswith("U") else "int_contents")
 
 
@@ -191,7 +191,7 @@ def _elements(array: NDArray[Any]) -> list[Any]:
     return elements
 
 
-def typed_array(name: str, elements: list[Any]) -> bytes:
+def encode_typed(name: str, elements: list[Any]) -> bytes:
     """Return typed contents as the raw bytes of the same tensor."""
     if name == "BYTES":
         return b"".join(len(element).to_bytes(4, "little") + element for element in elements)

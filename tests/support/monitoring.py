@@ -38,7 +38,7 @@ class BoardQuery:
     place: str
     expr: str
 
-    def filled(self, **variables: str) -> str:
+    def fill_in(self, **variables: str) -> str:
         """Return the query as Grafana sends it."""
         text = self.expr.replace("$__rate_interval", variables.pop("rate_interval"))
         for name, value in variables.items():
@@ -85,7 +85,7 @@ class Pods:
 
     @classmethod
     @contextlib.contextmanager
-    def started(cls) -> Iterator[Self]:
+    def start(cls) -> Iterator[Self]:
         """Serve meanwhile."""
         with contextlib.ExitStack() as running:
             names = ("sidecar", "http", "discovery")
@@ -147,7 +147,7 @@ class Stack:
         """Return the alerts that Alertmanager holds as firing."""
         return list(http_json(f"{self.alertmanager}/api/v2/alerts?active=true"))
 
-    def notified(self, name: str) -> list[dict[str, Any]]:
+    def list_notifications(self, name: str) -> list[dict[str, Any]]:
         """Return the webhook's notifications of one alert, oldest first."""
         return [
             alert | {"receivedAt": item["time"]}

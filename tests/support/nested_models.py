@@ -96,7 +96,7 @@ class _Drawing:
 
 
 @st.composite
-def nested(draw: st.DrawFn, *, hides: bool = False) -> ModelProto:
+def draw_nested(draw: st.DrawFn, *, hides: bool = False) -> ModelProto:
     """Draw a model over `x`; with `hides`, bodies may use names of values around them for their own."""
     graph = _Drawing(draw, hides=hides).body("main", ["x"], 2)
     graph.input.append(_value("x"))

@@ -8,7 +8,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 
-from tests.support.broken_models import parsed
+from tests.support.broken_models import parse_text
 
 Array = NDArray[Any]
 _RANDOM: Final = np.random.default_rng(7)
@@ -24,7 +24,7 @@ def ints(*values: int) -> Array:
 
 def model(graph: str, **weights: Array) -> ModelProto:
     """Return the model from the text of a graph and its weights; every node has a name."""
-    made = parsed(graph)
+    made = parse_text(graph)
     for index, node in enumerate(made.graph.node):
         node.name = f"{node.op_type}-{index}"
     made.graph.initializer.extend(numpy_helper.from_array(w, name) for name, w in weights.items())
@@ -75,7 +75,7 @@ def sampling_rate() -> ModelProto:
     )  # fmt: skip
 
 
-def squeezed() -> ModelProto:
+def build_squeezed() -> ModelProto:
     """Return a model whose batch is declared dynamic but removed by a Squeeze."""
     return model(
         """(float[n, time, 40] x) => (float[o, p] y) {
@@ -127,7 +127,7 @@ def nameless_decoder(layers: int = 6) -> ModelProto:
             ["Transpose-b{i}"] b{i} = Transpose <perm = [0, 2, 1, 3]> (m{i})
             ["Reshape-f{i}"] f{i} = Reshape(b{i}, whole) x{i + 1} = Add(x{i}, f{i})"""
     weights = {"words": floats(50, 16), "heads": ints(0, -1, 2, 8), "whole": ints(0, -1, 16)}
-    return parsed(
+    return parse_text(
         f"({inputs}) => (float[?, ?, 16] x{layers}) {{ {nodes} }}",
         *(numpy_helper.from_array(array, name) for name, array in weights.items()),
     )
@@ -144,7 +144,7 @@ def patches() -> ModelProto:
     )  # fmt: skip
 
 
-def flattened() -> ModelProto:
+def build_flattened() -> ModelProto:
     """Return a classifier whose first full layer fixes the image to 28 by 28."""
     return model(
         """(float[n, 1, h, w] x) => (float[o, p] y) {
@@ -220,7 +220,7 @@ def frames() -> ModelProto:
     )
 
 
-def masked_audio() -> ModelProto:
+def build_masked_audio() -> ModelProto:
     """Return a model whose mask is a quarter as long as its features."""
     return model(
         """(float[n, 80, t] mel, float[n, u] mask) => (float[o, p, q] y) {
@@ -239,7 +239,7 @@ def recurrent() -> ModelProto:
     )  # fmt: skip
 
 
-def unranked() -> ModelProto:
+def build_unranked() -> ModelProto:
     """Return a model whose input has an unknown rank."""
     made = model("(float[n, 64] x) => (float[o, p] y) { y = MatMul(x, w) }", w=floats(64, 8))
     made.graph.input[0].type.tensor_type.ClearField("shape")
@@ -250,20 +250,20 @@ OPEN: Final[dict[str, Callable[[], ModelProto]]] = {
     "voice_activity": voice_activity,
     "voice_activity_with_symbols": lambda: voice_activity(symbols=True),
     "sampling_rate": sampling_rate,
-    "squeezed": squeezed,
+    "squeezed": build_squeezed,
     "features": features,
     "decoder": decoder,
     "decoder_with_sum": lambda: decoder("past + seq"),
     "nameless_decoder": nameless_decoder,
     "patches": patches,
-    "flattened": flattened,
+    "flattened": build_flattened,
     "skipping": skipping,
     "speech": speech,
     "lengths": lengths,
     "positions": positions,
     "pair": pair,
     "frames": frames,
-    "masked_audio": masked_audio,
+    "masked_audio": build_masked_audio,
     "recurrent": recurrent,
-    "unranked": unranked,
+    "unranked": build_unranked,
 }

@@ -99,7 +99,7 @@ class OperatorPasses:
             api=api,
             cache=self._cache,
             pods=PodCatchUp(api, self._cache),
-            executor=Executor(api, self._cache, written=self.router.written),
+            executor=Executor(api, self._cache, written=self.router.on_written),
             recorder=self._recorder,
             own_namespace=OperatorNamespace(api, CONFIG.namespace, None),
             bucket_user=BucketUser(api, CONFIG),
@@ -112,7 +112,7 @@ class OperatorPasses:
             SingleFlight(self._cache, queue=self._queue, now=now),
             JobTurns(self._cache, CONFIG.job_limits),
             verdicts=self._verdicts,
-            measured=self._measured.measured,
+            measured=self._measured.get_measurements,
         )
 
     async def start(self) -> None:

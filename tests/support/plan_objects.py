@@ -69,7 +69,7 @@ COLLECTED = Collected(
 )
 
 
-def made(
+def make_object(
     kind: str,
     name: str,
     namespace: str | None = None,
@@ -95,7 +95,7 @@ def owner_reference(owner: Json) -> Json:
 
 def node(name: str, **spec: Any) -> Json:
     status = {"conditions": [{"type": "Ready", "status": "True"}]}
-    return made("Node", name, labels={"kubernetes.io/os": "linux"}, spec=spec, status=status)
+    return make_object("Node", name, labels={"kubernetes.io/os": "linux"}, spec=spec, status=status)
 
 
 def gpu_node(name: str, product: str = "NVIDIA-L4", **labels: str) -> Json:
@@ -149,14 +149,14 @@ def verdict(
     )
 
 
-def published(key: str = "a" * 64, digest: str = DIGEST) -> Published:
+def publish_model(key: str = "a" * 64, digest: str = DIGEST) -> Published:
     return Published(
         key=key, model_digest=digest, opset=17, ir_version=8, nodes=105, size_bytes=4096
     )
 
 
 OTHER: Final = {"uri": "https://models.example/other.onnx"}
-SECOND: Final = published("b" * 64, "e" * 64)
+SECOND: Final = publish_model("b" * 64, "e" * 64)
 
 
 ENGINE: Final = "tensorrt-l4-0123456789ab"
@@ -198,7 +198,7 @@ def engine_spec(*, ahead_of_time: bool = False, **build: Any) -> Json:
     }
 
 
-def published_engine(key: str, **changes: Any) -> PublishedEngine:
+def publish_engine(key: str, **changes: Any) -> PublishedEngine:
     """Return a Job's report of the engine that it built."""
     values: Json = {
         "key": key,

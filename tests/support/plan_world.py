@@ -44,9 +44,9 @@ from enginewright.plan.engines.engine import (
 )
 from enginewright.plan.engines.wanted import build_hash
 from enginewright.plan.plan import plan
-from enginewright.plan.prepare.shared import shared_hash
+from enginewright.plan.prepare.shared import hash_shared
 from enginewright.plan.resolve.resolve import Target, resolve
-from enginewright.plan.rollout.pod_counts import fixed
+from enginewright.plan.rollout.pod_counts import read_own_replicas
 from enginewright.plan.types import (
     Config,
     EventIntent,
@@ -76,7 +76,7 @@ from tests.support.plan_objects import (
     engine_spec,
     image_facts,
     l4,
-    made,
+    make_object,
     node,
 )
 from tests.support.simulation import Simulation
@@ -134,7 +134,7 @@ class World(Simulation):
         self.rolled_back: list[str] = []  # reasons
         self.counted: list[Ended] = []  # Jobs of engines
         self.last: Plan | None = None  # for the subject
-        self.comparisons = Comparisons(_made_at_once)
+        self.comparisons = Comparisons(_analyze_at_once)
 
     @classmethod
     def of_engine(cls, *, ahead_of_time: bool = False, **build: Any) -> Self:
@@ -147,7 +147,7 @@ class World(Simulation):
         return world
 
     def _have(self, kind: str, name: str, spec: Json, *, uid: str) -> None:
-        obj = made(kind, name, NAMESPACE, spec=spec, status={})
+        obj = make_object(kind, name, NAMESPACE, spec=spec, status={})
         obj["metadata"] |= {"uid": uid, "annotations": {}}
         self.kube.put(obj)
 
@@ -272,7 +272,7 @@ class World(Simulation):
         if self.leader is None or not isinstance(target, Target):
             return facts
         return replace(
-            facts, leaders={shared_hash(facts.model, facts.config, target): (self.leader,)}
+            facts, leaders={hash_shared(facts.model, facts.config, target): (self.leader,)}
         )
 
     def build_facts(self, engine: Json) -> BuildFacts:
@@ -297,10 +297,10 @@ class World(Simulation):
                 if item["name"] == engine["metadata"]["name"]
             ),
             users=users_of(read, self._uses()),
-            prepared=self._prepared(read),
+            prepared=self._get_prepared(read),
         )
 
-    def _prepared(self, engine: InferenceEngine) -> tuple[Prepared, ...]:
+    def _get_prepared(self, engine: InferenceEngine) -> tuple[Prepared, ...]:
         """Return the prepared model of the model, if it refers to an engine."""
         status = self.model["status"] if self.model else {}
         names = {item["name"] for item in status.get("engines", ())}
@@ -404,7 +404,7 @@ class World(Simulation):
             if view.accelerator_class not in yielding and self._is_good(view.revision)
         }
         kept = sum(min(count, counts.get(name, 0)) for name, count in available.items())
-        asked = _asked(spec, {view.accelerator_class: view.desired for view in before})
+        asked = _count_asked(spec, {view.accelerator_class: view.desired for view in before})
         in_place = spec.rollout.strategy == "InPlace"  # in which the canary uses their devices
         lent = sum(canary["spec"]["replicas"] for canary in self.canaries()) if in_place else 0
         assert kept >= min(sum(available.values()), asked) - lent, (available, counts, asked)
@@ -415,7 +415,7 @@ class World(Simulation):
         autoscaled = spec.serving.autoscaling is not None
         for view in before:
             after = counts.get(view.name, 0)
-            stopped = fixed(spec).get(view.accelerator_class, spec.replicas) == 0
+            stopped = read_own_replicas(spec).get(view.accelerator_class, spec.replicas) == 0
             if autoscaled and view.desired and after and not stopped:
                 assert after == view.desired, f"{view.name} had {view.desired} and has {after}"
 
@@ -524,7 +524,7 @@ class World(Simulation):
         return self.settle()
 
 
-async def _made_at_once(
+async def _analyze_at_once(
     compare: Callable[..., AnalysisResult], *arguments: object
 ) -> AnalysisResult:
     return compare(*arguments)
@@ -543,12 +543,12 @@ def serving(**spec: Any) -> World:
     return World(**{"replicas": 2, **spec}).settle().job_succeeds().all_available()
 
 
-def _asked(spec: InferenceModelSpec, there: Mapping[str, int]) -> int:
+def _count_asked(spec: InferenceModelSpec, there: Mapping[str, int]) -> int:
     """Return the pods that a user asks for where there are any: the total, and counts of classes.
 
     With autoscaling they ask for as many as there are, on classes that are not to have none.
     """
-    own = fixed(spec)
+    own = read_own_replicas(spec)
     names = {accelerator.class_name for accelerator in spec.accelerators}
     if spec.serving.autoscaling:
         selected = [name for name in names or there if own.get(name, spec.replicas)]

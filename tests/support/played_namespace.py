@@ -29,8 +29,8 @@ from enginewright_contract.task import PREPARE_STAGES
 
 from tests.support.fake_kube import timestamp
 from tests.support.operator_passes import Sidecars
-from tests.support.plan_objects import Json, made
-from tests.support.simulation import crashed, measurements, runs, statuses, terminated
+from tests.support.plan_objects import Json, make_object
+from tests.support.simulation import measurements, report_crash, report_end, runs, statuses
 
 _MERGE: Final = "application/merge-patch+json"
 
@@ -69,11 +69,11 @@ class PlayedNamespace(abc.ABC):
         self._pods_made = 0
 
     @abc.abstractmethod
-    def happened(self, resource: Resource, obj: JsonObject, deleted: bool) -> None:
+    def on_write(self, resource: Resource, obj: JsonObject, deleted: bool) -> None:
         """Take note of a write of others than the operator."""
 
     @abc.abstractmethod
-    def published(self, job: Json) -> Published:
+    def publish_model(self, job: Json) -> Published:
         """Return what a prepare Job makes."""
 
     @abc.abstractmethod
@@ -101,8 +101,8 @@ class PlayedNamespace(abc.ABC):
     async def _run(self, name: str) -> None:
         """Have a prepare Job run and succeed."""
         job = self.get(JOBS, name)
-        report = StageReport(stage=PREPARE_STAGES[-1], ok=True, published=self.published(job))
-        last = terminated(report.stage, message=report.termination_message())
+        report = StageReport(stage=PREPARE_STAGES[-1], ok=True, published=self.publish_model(job))
+        last = report_end(report.stage, message=report.termination_message())
         ended = statuses(PREPARE_STAGES, report.stage, last)
         await self._pod(f"{name}-0", job, {JOB_NAME: name})
         await self._set_status(PODS, f"{name}-0", {"phase": "Succeeded", **ended})
@@ -150,7 +150,7 @@ class PlayedNamespace(abc.ABC):
         """Have a pod become ready, or crash."""
         at = timestamp(self.now)
         if self.crashes(pod, deployment):
-            status = crashed("server", Reason.BACKEND_CRASHED, at)
+            status = report_crash("server", Reason.BACKEND_CRASHED, at)
         else:
             self.measures(pod)
             number = pod.name.rpartition("-")[2]
@@ -180,7 +180,7 @@ class PlayedNamespace(abc.ABC):
             "nodeName": "node-1",
             "terminationGracePeriodSeconds": 0,
         }
-        await self.create(made("Pod", name, self.name, owner, every, spec=spec))
+        await self.create(make_object("Pod", name, self.name, owner, every, spec=spec))
 
     # writes
 
@@ -202,7 +202,7 @@ class PlayedNamespace(abc.ABC):
     def _note(self, obj: JsonObject, *, deleted: bool = False) -> None:
         resource = resource_of(obj["apiVersion"], obj["kind"])
         self.seen.observe(resource, obj, deleted=deleted)
-        self.happened(resource, obj, deleted)
+        self.on_write(resource, obj, deleted)
 
     # what there is
 

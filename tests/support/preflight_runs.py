@@ -96,7 +96,7 @@ class Desk:
                 continue
         return processes
 
-    def named(self, name: str) -> list[int]:
+    def find_named(self, name: str) -> list[int]:
         """Return the processes of that name, 15 bytes of it, which run with our temporary folder."""
         processes = []
         for pid, _ in self._ours():
@@ -108,7 +108,7 @@ class Desk:
         return processes
 
 
-def asked(source: str | Path, *names: str) -> PreflightRequest:
+def make_request(source: str | Path, *names: str) -> PreflightRequest:
     """Return what is asked of a model with no further options."""
     return PreflightRequest(
         source=str(source),

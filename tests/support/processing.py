@@ -7,7 +7,7 @@ import zlib
 import onnx
 from PIL import Image
 
-from tests.support.broken_models import initializer, parsed
+from tests.support.broken_models import initializer, parse_text
 from tests.support.serving import model
 
 DOMAIN = "com.microsoft.extensions"  # of onnxruntime-extensions
@@ -17,7 +17,7 @@ chain_model = model  # as files of tests of the server call it
 
 def decoder() -> onnx.ModelProto:
     """Return image [bytes] -> pixels [1, 3, 8, 8]: decoded, resized, divided by 255."""
-    return parsed(  # the operator decodes to BGR
+    return parse_text(  # the operator decodes to BGR
         """(uint8["bytes"] image) => (float[1, 3, 8, 8] pixels)
         <int64[3] rgb = {2, 1, 0}, int64[3] sizes = {8, 8, 3}, float scale = {255}, int64[1] axis = {0}> {
         decoded = com.microsoft.extensions.DecodeImage(image)
@@ -31,7 +31,7 @@ def decoder() -> onnx.ModelProto:
 
 def classifier() -> onnx.ModelProto:
     """Return pixels [n, 3, 8, 8] -> scores [n, 3], the mean of each channel, and brightness [n, 1]."""
-    return parsed(
+    return parse_text(
         """(float["n", 3, 8, 8] pixels) => (float["n", 3] scores, float["n", 1] brightness) {
         scores = ReduceMean <axes = [2, 3], keepdims = 0> (pixels)
         brightness = ReduceMean <axes = [1]> (scores) }"""
@@ -40,7 +40,7 @@ def classifier() -> onnx.ModelProto:
 
 def labeller() -> onnx.ModelProto:
     """Return scores [n, 3] -> label [n], the name of the largest."""
-    return parsed(
+    return parse_text(
         """(float["n", 3] scores) => (string["n"] label) {
         best = ArgMax <axis = 1, keepdims = 0> (scores) label = Gather(labels, best) }""",
         initializer("labels", LABELS, object),

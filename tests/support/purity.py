@@ -68,7 +68,7 @@ def install() -> None:
 
 
 @contextlib.contextmanager
-def guarded() -> Iterator[None]:
+def guard_purity() -> Iterator[None]:
     """Refuse whatever starts something; fail afterwards where the refusal was swallowed."""
     _guard.active, _guard.violation = True, None
     try:
@@ -81,7 +81,7 @@ def guarded() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def refused() -> Iterator[pytest.ExceptionInfo[ImpureError]]:
+def expect_refusal() -> Iterator[pytest.ExceptionInfo[ImpureError]]:
     """Expect the guard to raise for the code inside."""
     with pytest.raises(ImpureError) as caught:
         yield caught

@@ -15,7 +15,7 @@ KEY = "ab" * 32
 CONTENT = {name: np.random.default_rng(3).bytes(300_000 + len(name)) for name in FILES}
 
 
-def filled(
+def fill_store(
     store: Store | Path,
     folder: Path,
     content: dict[str, bytes] = CONTENT,

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.support import engines
-from tests.support.broken_models import parsed
+from tests.support.broken_models import parse_text
 from tests.support.converting import run
 
 Array = NDArray[Any]
@@ -73,7 +73,7 @@ def dense(
         now = "y" if index == layers - 1 else f"r{index}"
         nodes += f'["relu-{index}"] {now} = Relu(s{index})'
     text = f'(float["n", {width}] x) => (float["n", {width}] y) {{ {nodes} }}'
-    return parsed(text, *weights, opset=opset)
+    return parse_text(text, *weights, opset=opset)
 
 
 def convolutions(layers: int = 3, channels: int = 8, *, opset: int = 17) -> ModelProto:
@@ -89,10 +89,10 @@ def convolutions(layers: int = 3, channels: int = 8, *, opset: int = 17) -> Mode
         nodes += f"""["conv-{index}"] c{index} = Conv <pads = [1, 1, 1, 1]> ({inputs})
             ["relu-{index}"] {now} = Relu(c{index}) """
     text = f'(float["n", 3, 16, 16] x) => (float["n", {channels}, 16, 16] y) {{ {nodes} }}'
-    return parsed(text, *weights, opset=opset)
+    return parse_text(text, *weights, opset=opset)
 
 
-def copied(model: ModelProto) -> ModelProto:
+def copy_weights(model: ModelProto) -> ModelProto:
     """Return the model with its weights through Identity, as exporters write equal ones."""
     changed = ModelProto()
     changed.CopyFrom(model)
@@ -125,7 +125,7 @@ def collapsing(layers: int = 8, width: int = 32, *, at: int = 5) -> ModelProto:
         then = "y" if index == layers - 1 else f"m{index}"
         nodes += f'["matmul-{index}"] {then} = MatMul({now}, w{index}) '
         now = then
-    return parsed(f'(float["n", {width}] x) => (float["n", {width}] y) {{ {nodes} }}', *weights)
+    return parse_text(f'(float["n", {width}] x) => (float["n", {width}] y) {{ {nodes} }}', *weights)
 
 
 def text(height: int, width: int, *, samples: int = 1, seed: int = 0) -> NDArray[np.float32]:
@@ -156,7 +156,7 @@ def subject(root: Path, model: ModelProto, opset: int | None = None) -> SourceMo
     return SourceModel.load(folder / MODEL_NAME, opset)
 
 
-def calibrated(share: float = 0.25, **changes: Any) -> Quantization:
+def make_calibration(share: float = 0.25, **changes: Any) -> Quantization:
     """Return what asks for calibration."""
     asked = Calibration.model_validate({"uri": "pvc://data/calibration.npz"} | changes)
     return Quantization(calibration=asked, max_excluded_share=share)
@@ -246,7 +246,7 @@ def work(
     return Work(folder, how)
 
 
-def quantized_by(
+def quantize_by(
     form: Form,
     source: ModelProto,
     feeds: Arrays,

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from enginewright.observed.pods import JOB_NAME
 from enginewright.plan.resolve.resolve import Target, resolve
-from enginewright_contract.keys import engine_key, prepared_key, prepared_keys
+from enginewright_contract.keys import compute_prepared_key, compute_prepared_keys, engine_key
 from enginewright_contract.task import EngineRecipe, Recipe
 
 from tests.support.fake_kube import at_once
-from tests.support.plan_objects import accelerator_class, owner_reference, published
+from tests.support.plan_objects import accelerator_class, owner_reference, publish_model
 from tests.support.plan_world import World
 
 FOLDER: Final = Path(__file__).parents[1] / "fixtures" / "releases"
@@ -52,7 +52,7 @@ def worlds() -> dict[str, World]:
         "plain": World().settle().job_succeeds(),
         "rich": World(**RICH).settle().job_succeeds(),
         "two classes": two.settle().job_succeeds(),
-        "engine": engine.settle().job_succeeds(published("c" * 64)).engine_built(),
+        "engine": engine.settle().job_succeeds(publish_model("c" * 64)).engine_built(),
     }
     return {name: world.all_available() for name, world in serving.items()}
 
@@ -96,7 +96,7 @@ def _keys(target: Target) -> dict[str, Any]:
     return {
         "recipe": target.recipe.model_dump(mode="json"),
         "data": data,
-        "prepared": prepared_key("d" * 64, target.recipe, data),
+        "prepared": compute_prepared_key("d" * 64, target.recipe, data),
         "engine_recipe": engine.model_dump(mode="json"),
         "engine": engine_key("a" * 64, engine),
     }
@@ -107,22 +107,22 @@ def keys_now(kept: dict[str, Any]) -> dict[str, str]:
     recipe = Recipe.model_validate(kept["recipe"])
     engine = EngineRecipe.model_validate(kept["engine_recipe"])
     return {
-        "prepared": prepared_keys("d" * 64, recipe, kept["data"])[-1],
+        "prepared": compute_prepared_keys("d" * 64, recipe, kept["data"])[-1],
         "engine": engine_key("a" * 64, engine),
     }
 
 
-def restored(kept: dict[str, Any]) -> World:
+def restore(kept: dict[str, Any]) -> World:
     """Return the cluster that an earlier version has left, with this version's operator in it."""
     world = World(**kept["spec"]).has_gpus()
     world.classes = [type(world.classes[0]).model_validate(item) for item in kept["classes"]]
     world.status = kept["status"]
     for item in kept["objects"]:
-        at_once(world.kube.apply(world.kube.put(_owned(item, world))))
+        at_once(world.kube.apply(world.kube.put(_get_owned(item, world))))
     return world
 
 
-def _owned(obj: dict[str, Any], world: World) -> dict[str, Any]:
+def _get_owned(obj: dict[str, Any], world: World) -> dict[str, Any]:
     """Return a pod with its owner, of which the files have the label alone; other objects as they are."""
     for label, kind in ((JOB_NAME, "Job"), ("deployment", "Deployment")):
         if obj["kind"] == "Pod" and (name := obj["metadata"]["labels"].get(label)):

@@ -28,7 +28,7 @@ class Noise:
     swing_share: float = 0.3  # of the time
 
 
-def seeded(seed: int) -> Random:
+def seed_random(seed: int) -> Random:
     """Return reproducible noise."""
     return Random(seed)  # noqa: S311 - not for secrets
 

@@ -7,7 +7,7 @@ from onnx import ModelProto
 
 from hack.samples.load import WIDTH
 from hack.samples.revisions import linear
-from tests.support.broken_models import parsed
+from tests.support.broken_models import parse_text
 from tests.support.extensions import compile_library
 
 RUNS = (
@@ -29,7 +29,7 @@ def write_revisions(folder: Path) -> None:
 
 def _opset_26() -> ModelProto:
     """Return x [n, 16] to y of its shape, by an operator that ONNX Runtime 1.24 lacks and no conversion replaces."""
-    return parsed(
+    return parse_text(
         f"""(float["n", {WIDTH}] x) => (float["n", {WIDTH}] y) <int64 axis = {{1}}> {{
         [decay] y = CumProd(x, axis) }}""",
         opset=26,

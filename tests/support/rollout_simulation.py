@@ -8,7 +8,7 @@ from enginewright.analysis.comparison import compare
 from enginewright.analysis.result import AnalysisLimits, State
 from enginewright_contract.measurements import WINDOW, Measurements
 
-from tests.support.rollout_load import Load, Noise, pod, seeded, series, windows
+from tests.support.rollout_load import Load, Noise, pod, seed_random, series, windows
 
 
 def limits(min_samples: int = 100) -> AnalysisLimits:
@@ -39,9 +39,9 @@ class Scenario:
         spread = {20, 30, 50, 80, 100, 150, 200, 400}
         return sorted(number for number in spread | {self.most} if number <= self.most)
 
-    def failed(self, simulations: int) -> float:
+    def count_failed(self, simulations: int) -> float:
         """Return the share of the simulations that fail at any look."""
-        return sum(self._fails(seeded(seed)) for seed in range(simulations)) / simulations
+        return sum(self._fails(seed_random(seed)) for seed in range(simulations)) / simulations
 
     def _fails(self, random: Random) -> bool:
         load = Load.of(random, self.noise)

@@ -45,7 +45,7 @@ def symbols() -> dict[str, tuple[int, int]]:
     return {line[3]: (int(line[0], 16), int(line[1], 16)) for line in lines if len(line) == 4}
 
 
-def _wanted() -> list[str]:
+def _list_linked() -> list[str]:
     """Return the functions of the driver and of CUDA's runtime that the plug-in is linked to."""
     listed = subprocess.run(
         ["nm", "--dynamic", "--undefined-only", "--format=just-symbols", str(library())],
@@ -57,10 +57,10 @@ def _wanted() -> list[str]:
     return [name for name in names if re.match(r"cu(da)?[A-Z]|nvml", name)]
 
 
-def taken(capabilities: Iterable[str], scratch: Path) -> set[str]:
+def find_taken(capabilities: Iterable[str], scratch: Path) -> set[str]:
     """Return those of the compute capabilities whose devices the provider takes."""
     own = _STAND_IN.read_text()
-    missing = [name for name in _wanted() if f" {name}(" not in own]
+    missing = [name for name in _list_linked() if f" {name}(" not in own]
     source = scratch / "any_device.c"
     source.write_text(own + "".join(f"int {name}(void) {{ return 0; }}\n" for name in missing))
     (scratch / "versions").write_text(f"{_RUNTIME} {{ global: *; }};\n")  # as NVIDIA's has

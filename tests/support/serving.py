@@ -28,7 +28,7 @@ from enginewright_serving.server.protocol.grpc.messages import InferRequest
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from tests.support.broken_models import build, initializer, parsed, value
+from tests.support.broken_models import build, initializer, parse_text, value
 from tests.support.forked import end, pod_process
 from tests.support.optional import present
 from tests.support.ports import free_port
@@ -118,14 +118,14 @@ def tensor(name: str, kind: int, *shape: int | str | None) -> onnx.ValueInfoProt
 def linear_model(size: int = 8) -> onnx.ModelProto:
     """Return x [batch, size] -> y [batch, 4] = x @ W, and its sum over the batch."""
     weights = np.arange(size * 4, dtype=np.float32).reshape(size, 4) / size
-    return parsed(
+    return parse_text(
         f"""(float["batch", {size}] x) => (float["batch", 4] y, float total) {{
         y = MatMul(x, w) total = ReduceSum <keepdims = 0> (y) }}""",
         initializer("w", weights),
     )
 
 
-def scaled(factor: float) -> onnx.ModelProto:
+def scale_linear(factor: float) -> onnx.ModelProto:
     """Return the linear model with its weights, and so its outputs, multiplied."""
     changed = linear_model()
     (weights,) = changed.graph.initializer
@@ -136,7 +136,7 @@ def scaled(factor: float) -> onnx.ModelProto:
 
 def slow_model() -> onnx.ModelProto:
     """Return a model whose run time is proportional to its input `turns`, which it returns."""
-    return parsed(
+    return parse_text(
         """(int64[1] turns) => (int64[1] done, float sum) {
         count = Squeeze(turns)
         state_out = Loop (count, , m) <body = body
@@ -349,7 +349,7 @@ class Wire:
         """Whether the server has sent something, or closed."""
         return bool(select.select([self._socket], [], [], 0)[0])
 
-    def closed(self) -> bool:
+    def wait_closed(self) -> bool:
         """Wait until the server closes the connection; return whether it sent nothing more."""
         try:
             return not self._rest and not self._socket.recv(1)

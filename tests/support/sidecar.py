@@ -61,7 +61,7 @@ def change_manifest(root: Path, **fields: Any) -> Manifest:
     return manifest
 
 
-def prepared(
+def prepare_served(
     root: Path,
     model: onnx.ModelProto | Path,
     *,

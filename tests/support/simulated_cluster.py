@@ -11,7 +11,7 @@ from enginewright_contract.reasons import Reason, exit_code
 from enginewright_contract.task import PREPARE_STAGES
 
 from tests.e2e.harness import Namespace
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 from tests.support.simulation import unschedulable
 
 
@@ -48,7 +48,7 @@ def add_gpu_class(namespace: Namespace, **changes: Any) -> None:
         "aheadOfTime": True,
         **changes,
     }
-    namespace.apply(made("AcceleratorClass", "l4", spec=spec))
+    namespace.apply(make_object("AcceleratorClass", "l4", spec=spec))
 
 
 def start_pod(namespace: Namespace, job: dict[str, Any]) -> str:

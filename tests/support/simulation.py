@@ -23,9 +23,9 @@ from tests.support.plan_objects import (
     KINDS,
     NAMESPACE,
     Json,
-    made,
-    published,
-    published_engine,
+    make_object,
+    publish_engine,
+    publish_model,
     verdict,
 )
 
@@ -101,7 +101,7 @@ class Simulation(abc.ABC):
 
     def running_jobs(self) -> list[Json]:
         """Return the Jobs that have not ended."""
-        return [job for job in self.all("Job") if not _ended(job)]
+        return [job for job in self.all("Job") if not _has_ended(job)]
 
     def job(self, of: str = "") -> Json:
         """Return the Job that has not ended."""
@@ -172,13 +172,13 @@ class Simulation(abc.ABC):
 
     def job_reports(self, report: StageReport, of: str = "") -> Self:
         """Complete the running Job, with the report of its last stage."""
-        last = terminated(report.stage, message=report.termination_message())
+        last = report_end(report.stage, message=report.termination_message())
         self.job_pod(of=of, phase="Succeeded", **statuses(self.stages(of), report.stage, last))
         return self.job_ends("Complete", of)
 
     def job_succeeds(self, result: Published | None = None, of: str = "") -> Self:
         """End the running prepare Job well."""
-        report = StageReport(stage="publish", ok=True, published=result or published())
+        report = StageReport(stage="publish", ok=True, published=result or publish_model())
         return self.job_reports(report, of)
 
     def job_publishes(self, engine: PublishedEngine | None, of: str = "") -> Self:
@@ -189,7 +189,7 @@ class Simulation(abc.ABC):
         """Have the running Job of an engine find or build it."""
         (owner,) = self.job(of)["metadata"]["ownerReferences"]
         key = self.get("InferenceEngine", owner["name"])["spec"]["key"]
-        return self.job_publishes(published_engine(key, **changes), of)
+        return self.job_publishes(publish_engine(key, **changes), of)
 
     def misses(self, of: str = "engine-lookup") -> Self:
         """Have the look into the store find nothing."""
@@ -200,7 +200,7 @@ class Simulation(abc.ABC):
         stage = stage or self._failing_stage(of)
         failure = Finding(reason=reason, cause=message or f"{stage}!", remedy="")
         report = StageReport(stage=stage, ok=False, failure=failure)
-        last = terminated(stage, code=int(exit_code(reason)), message=report.termination_message())
+        last = report_end(stage, code=int(exit_code(reason)), message=report.termination_message())
         return self.job_pod_becomes(of=of, phase="Failed", **statuses(self.stages(of), stage, last))
 
     def job_fails(self, reason: Reason, stage: str = "", message: str = "", of: str = "") -> Self:
@@ -214,7 +214,7 @@ class Simulation(abc.ABC):
     def is_too_late(self, stage: str = "", of: str = "") -> Self:
         """Have the kubelet end the Job's pod for its time."""
         stage = stage or self._failing_stage(of)
-        last = terminated(stage, code=137)
+        last = report_end(stage, code=137)
         ended = statuses(self.stages(of), stage, last)
         return self.job_pod_becomes(of=of, phase="Failed", reason="DeadlineExceeded", **ended)
 
@@ -241,13 +241,13 @@ class Simulation(abc.ABC):
 
     def jobs_are_cleaned_away(self) -> Self:
         """Have the time to live of all ended Jobs run out."""
-        for job in filter(_ended, self.all("Job")):
+        for job in filter(_has_ended, self.all("Job")):
             self.remove("Job", job["metadata"]["name"])
         return self.settle()
 
     # what Deployments and their pods do
 
-    def observed(self, **status: Any) -> Self:
+    def observe(self, **status: Any) -> Self:
         """Have the Deployment controller see every Deployment, with that status."""
         for deployment in self.serving_deployments():
             self._set_counts(deployment, **{"replicas": deployment["spec"]["replicas"], **status})
@@ -305,15 +305,15 @@ class Simulation(abc.ABC):
         replicas = self.get("Deployment", name)["spec"]["replicas"]
         self._replace_pods(name, replicas, conditions=conditions)
 
-    def autoscaled(self, **counts: int) -> Self:
+    def autoscale(self, **counts: int) -> Self:
         """Have an autoscaler scale the Deployments of these classes, as far as it may."""
         for deployment in self.serving_deployments():
             count = counts.get(deployment["metadata"]["labels"][CLASS])
             if count and self.find("HorizontalPodAutoscaler", deployment["metadata"]["name"]):
-                self.scaled(deployment["metadata"]["name"], count)
+                self.set_scale(deployment["metadata"]["name"], count)
         return self.settle()
 
-    def scaled(self, name: str, count: int) -> None:
+    def set_scale(self, name: str, count: int) -> None:
         """Have another client set a Deployment's count."""
         deployment = self.get("Deployment", name)
         self.kube.put({**deployment, "spec": {**deployment["spec"], "replicas": count}})
@@ -352,7 +352,7 @@ class Simulation(abc.ABC):
         restarts: int = 2,
     ) -> None:
         """Have a container of a pod crash on a node, for which it was restarted that many times before."""
-        status = crashed(container, reason, timestamp(self.now), message, restarts)
+        status = report_crash(container, reason, timestamp(self.now), message, restarts)
         pod = self.serving_pod(deployment, index=index, status=status)
         pod["spec"] = {"nodeName": node}
 
@@ -385,7 +385,7 @@ class Simulation(abc.ABC):
     def set_status(self, obj: Json, status: Json) -> Json:
         """Have a controller or a kubelet write a status; returns the object, as it is kept."""
         obj["status"] = status
-        self.kube.changed(obj)
+        self.kube.count_change(obj)
         return obj
 
     def _set_counts(self, deployment: Json, **status: Any) -> None:
@@ -402,7 +402,9 @@ class Simulation(abc.ABC):
     def add_pod(self, name: str, owner: Json, label: str, status: Json) -> Json:
         """Have a pod of a Job or a Deployment on a node; returns it as it is kept."""
         labels = owner["spec"]["template"]["metadata"]["labels"]
-        pod = made("Pod", name, self.namespace, owner, {**labels, label: owner["metadata"]["name"]})
+        pod = make_object(
+            "Pod", name, self.namespace, owner, {**labels, label: owner["metadata"]["name"]}
+        )
         self.kube.put({**pod, "spec": {"nodeName": "node-1"}, "status": status})
         return self.get("Pod", name)
 
@@ -422,7 +424,9 @@ def runs(at: str, *, ready: bool) -> Json:
     }
 
 
-def crashed(container: str, reason: Reason, at: str, message: str = "", restarts: int = 2) -> Json:
+def report_crash(
+    container: str, reason: Reason, at: str, message: str = "", restarts: int = 2
+) -> Json:
     """Return the status of a serving pod of which a container has crashed, as often before."""
     failure = Finding(reason=reason, cause=message or f"{container}!", remedy="")
     report = StageReport(stage=container, ok=False, failure=failure)
@@ -463,7 +467,7 @@ def unschedulable(message: str) -> Json:
     }
 
 
-def terminated(stage: str, *, code: int = 0, message: str = "", reason: str = "") -> Json:
+def report_end(stage: str, *, code: int = 0, message: str = "", reason: str = "") -> Json:
     """Return the status of a container that has ended."""
     ended = {
         "exitCode": code,
@@ -476,14 +480,14 @@ def terminated(stage: str, *, code: int = 0, message: str = "", reason: str = ""
 def statuses(stages: Sequence[str], stage: str, last: Json | None = None) -> Json:
     """Return pod status in which the stages before `stage` are done and it runs, or is `last`."""
     position = stages.index(stage)
-    every = [terminated(before) for before in stages[:position]]
+    every = [report_end(before) for before in stages[:position]]
     every.append(last or {"name": stage, "state": {"running": {}}})
     waiting = {"waiting": {"reason": "PodInitializing"}}
     every += [{"name": after, "state": waiting} for after in stages[position + 1 :]]
     return {"initContainerStatuses": every[:-1], "containerStatuses": every[-1:]}
 
 
-def _ended(job: Mapping[str, Any]) -> bool:
+def _has_ended(job: Mapping[str, Any]) -> bool:
     return any(
         item["type"] in ("Complete", "Failed") and item["status"] == "True"
         for item in (job.get("status") or {}).get("conditions") or ()

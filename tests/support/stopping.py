@@ -52,15 +52,15 @@ class StoppingApi:
     async def apply(
         self, obj: Mapping[str, Any], *, force: bool = True, manager: str = FIELD_MANAGER
     ) -> JsonObject:
-        ends = self._ends(f"apply {_named(obj)} as {manager}")
+        ends = self._ends(f"apply {_name_write(obj)} as {manager}")
         response = await self._api.apply(obj, force=force, manager=manager)
-        self._applied(response, ends)
+        self._apply(response, ends)
         return response
 
     async def apply_status(self, obj: Mapping[str, Any]) -> JsonObject:
-        ends = self._ends(f"apply the status of {_named(obj)}")
+        ends = self._ends(f"apply the status of {_name_write(obj)}")
         response = await self._api.apply_status(obj)
-        self._applied(response, ends)
+        self._apply(response, ends)
         return response
 
     async def delete(
@@ -73,7 +73,7 @@ class StoppingApi:
             self._watched(resource, {"metadata": identity}, True)
             self._kill(ends)
         else:
-            self._applied(remains, ends)
+            self._apply(remains, ends)
         return remains
 
     def _ends(self, write: str) -> bool:
@@ -88,7 +88,7 @@ class StoppingApi:
         self._kill(not self.applied)
         return True
 
-    def _applied(self, obj: JsonObject, ends: bool) -> None:
+    def _apply(self, obj: JsonObject, ends: bool) -> None:
         self._watched(resource_of(obj["apiVersion"], obj["kind"]), obj, False)
         self._kill(ends)
 
@@ -98,6 +98,6 @@ class StoppingApi:
             raise Killed
 
 
-def _named(obj: Mapping[str, Any]) -> str:
+def _name_write(obj: Mapping[str, Any]) -> str:
     # an Event's name is a hash of uids
     return f"{obj['kind']} {obj['reason'] if obj['kind'] == 'Event' else obj['metadata']['name']}"

@@ -42,7 +42,7 @@ class Place:
     def inventory(self) -> Inventory:
         return Inventory(BucketMedium(self.uri, Secret(self.secret)))
 
-    def listed(self) -> list[str]:
+    def list_keys(self) -> list[str]:
         """Return the keys of all prepared models."""
         return [artifact.key for artifact in self.inventory().artifacts(PREPARED)]
 

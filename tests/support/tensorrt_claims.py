@@ -39,7 +39,7 @@ class TensorRtProvider:
         self._folder = folder
         self._stand_in()
 
-    def said(self, *nodes: NodeProto) -> str:
+    def explain_refusal(self, *nodes: NodeProto) -> str:
         """Return why a session of x to y through these nodes is refused."""
         self._folder.joinpath("part.engine").write_bytes(b"no engine")
         path = self._folder / "model.onnx"

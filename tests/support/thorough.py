@@ -156,7 +156,7 @@ _WHY: Final = {test: why for why, tests in TESTS.items() for test in tests}
 _CASE: Final = "a further case, which finds the same faults"
 
 
-def left_out(nodeids: Sequence[str]) -> dict[str, str]:
+def find_left_out(nodeids: Sequence[str]) -> dict[str, str]:
     """Return why `make test` leaves tests out, by the names that pytest gives them; what is not in it, it runs."""
     reasons: dict[str, str] = {}
     counts: Counter[str] = Counter()

@@ -34,7 +34,7 @@ class Deadline:
         self._left, self._clock, self._share = seconds, clock, share
         self._seen = clock()
 
-    def left(self) -> float:
+    def measure_left(self) -> float:
         """Return the seconds that are left; the deadline has to be asked again and again."""
         now = self._clock()
         self._left -= (now - self._seen) * self._share()
@@ -42,7 +42,7 @@ class Deadline:
         return self._left
 
     def is_over(self) -> bool:
-        return self.left() <= 0
+        return self.measure_left() <= 0
 
 
 def until(

@@ -23,17 +23,17 @@ def pytest_asyncio_loop_factories(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup() -> Iterator[None]:
-    with purity.guarded():
+    with purity.guard_purity():
         yield
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Iterator[None]:
-    with purity.guarded():
+    with purity.guard_purity():
         yield
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Iterator[None]:
-    with purity.guarded():
+    with purity.guard_purity():
         yield

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from enginewright.analysis.answers import compare_answers
 from enginewright.analysis.comparison import compare
-from enginewright.analysis.result import AnalysisResult, joined
+from enginewright.analysis.result import AnalysisResult, join_results
 from enginewright_contract.measurements import AnswerChange, Measurements, OutputChange
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding
@@ -122,11 +122,11 @@ def test_any_failure_fails_and_anything_undecided_waits() -> None:
     )
     waits = AnalysisResult("inconclusive", waits_for="latency")
     passed = AnalysisResult("passed")
-    assert joined([passed, waits, failed]) == failed
-    assert joined([passed, waits, waits]) == AnalysisResult(
+    assert join_results([passed, waits, failed]) == failed
+    assert join_results([passed, waits, waits]) == AnalysisResult(
         "inconclusive", waits_for="latency; latency"
     )
-    assert joined([passed, passed]) == passed
+    assert join_results([passed, passed]) == passed
 
 
 def test_errors_fail_without_any_latency() -> None:

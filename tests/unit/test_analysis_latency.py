@@ -6,11 +6,11 @@ from typing import Final
 import pytest
 from enginewright.analysis.comparison import compare
 from enginewright.analysis.latency import compare_latency
-from enginewright.analysis.result import AnalysisResult, Figure, State, joined
+from enginewright.analysis.result import AnalysisResult, Figure, State, join_results
 from enginewright_contract.measurements import WINDOWS, Counts, LatencySeries, Measurements
 from enginewright_contract.reasons import Reason
 
-from tests.support.rollout_load import START, Load, Noise, pod, seeded, series, windows
+from tests.support.rollout_load import START, Load, Noise, pod, seed_random, series, windows
 from tests.support.rollout_simulation import limits
 
 STEADY: Final = Noise(sigma=0.05)
@@ -20,7 +20,7 @@ BOTH: Final = (
 )
 
 
-def measured(
+def make_series(
     seed: int,
     count: int,
     name: str = "1000",
@@ -30,8 +30,8 @@ def measured(
     noise: Noise = STEADY,
 ) -> LatencySeries:
     """Return a series with the same common load for every seed."""
-    load = Load.of(seeded(0), noise)
-    return series(windows(seeded(seed), count, load, seconds=seconds, interval=interval), name)
+    load = Load.of(seed_random(0), noise)
+    return series(windows(seed_random(seed), count, load, seconds=seconds, interval=interval), name)
 
 
 def golden(result: LatencySeries) -> LatencySeries:
@@ -49,7 +49,7 @@ def together(
 
 
 def test_a_regression_names_its_series_ratio_and_limit() -> None:
-    result = together(measured(1, 200), measured(2, 200, seconds=0.015))
+    result = together(make_series(1, 200), make_series(2, 200, seconds=0.015))
     (finding,) = result.findings
     (figure,) = seconds(result)
     assert (result.state, finding.reason) == ("failed", Reason.SLOWER_THAN_STABLE)
@@ -62,7 +62,9 @@ def test_a_regression_names_its_series_ratio_and_limit() -> None:
 
 @pytest.mark.parametrize("ratio", [0.3, 0.9, 1.0, 1.1])
 def test_faster_or_within_the_limit_passes(ratio: float) -> None:
-    assert together(measured(1, 200), measured(2, 200, seconds=0.01 * ratio)).state == "passed"
+    assert (
+        together(make_series(1, 200), make_series(2, 200, seconds=0.01 * ratio)).state == "passed"
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ def test_faster_or_within_the_limit_passes(ratio: float) -> None:
 )
 def test_too_few_measurements_are_waited_for(stable: int, canary: int, waits_for: str) -> None:
     noisy = Noise(sigma=0.5)
-    result = together(measured(1, stable, noise=noisy), measured(2, canary, noise=noisy))
+    result = together(make_series(1, stable, noise=noisy), make_series(2, canary, noise=noisy))
     assert (result.state, result.waits_for) == ("inconclusive", waits_for)
 
 
@@ -83,7 +85,9 @@ def test_a_model_that_is_slow_and_steady_need_not_reach_the_count() -> None:
     quiet = Noise(sigma=0.05, swing=1.0)
 
     def verdict(count: int) -> State:
-        stable, canary = (measured(number, count, interval=10.0, noise=quiet) for number in (1, 2))
+        stable, canary = (
+            make_series(number, count, interval=10.0, noise=quiet) for number in (1, 2)
+        )
         return together(stable, canary, min_samples=1000).state
 
     assert [verdict(count) for count in (10, 40)] == ["inconclusive", "passed"]
@@ -93,14 +97,14 @@ def test_a_model_that_is_slow_and_steady_need_not_reach_the_count() -> None:
 def test_close_to_the_limit_all_measurements_are_needed(count: int, state: State) -> None:
     noisy = Noise()
     result = together(
-        measured(1, count, noise=noisy), measured(2, count, seconds=0.0115, noise=noisy)
+        make_series(1, count, noise=noisy), make_series(2, count, seconds=0.0115, noise=noisy)
     )
     (figure,) = seconds(result)
     assert (result.state, figure.state) == (state, state)
 
 
 def of_sample(seed: int, name: str, inputs: str, seconds: float = 0.01) -> LatencySeries:
-    result = golden(measured(seed, 200, name, seconds=seconds))
+    result = golden(make_series(seed, 200, name, seconds=seconds))
     return result.model_copy(update={"inputs": inputs})
 
 
@@ -122,15 +126,15 @@ def test_golden_samples_with_changed_inputs_are_left_out_and_named() -> None:
 def test_if_no_golden_sample_is_the_same_requests_decide() -> None:
     stable, canary = pod(of_sample(1, "min", "a")), pod(of_sample(2, "min", "b"))
     few = [
-        pod(*measurements.latencies, measured(seed, 30))
+        pod(*measurements.latencies, make_series(seed, 30))
         for seed, measurements in enumerate((stable, canary))
     ]
     result = compare(few[:1], [canary], limits())
     assert result.state == "inconclusive", "clients use the model"
     assert "'min'" in result.waits_for
-    assert joined([result, result]).notes == result.notes
+    assert join_results([result, result]).notes == result.notes
     many = [
-        pod(*measurements.latencies, measured(seed, 200))
+        pod(*measurements.latencies, make_series(seed, 200))
         for seed, measurements in enumerate((stable, canary))
     ]
     result = compare(many[:1], many[1:], limits())
@@ -202,7 +206,7 @@ def test_requests_of_many_sizes_are_requests_although_no_size_has_a_median() -> 
 @pytest.mark.parametrize("sizes", [("64", None), ("64", "128"), (None, "64")])
 def test_incomparable_requests_are_not_denied(sizes: tuple[str | None, str | None]) -> None:
     arms = [
-        pod(of_sample(seed, "min", "a"), *([measured(seed + 2, 200, size)] if size else []))
+        pod(of_sample(seed, "min", "a"), *([make_series(seed + 2, 200, size)] if size else []))
         for seed, size in enumerate(sizes)
     ]
     result = compare(arms[:1], arms[1:], limits())
@@ -244,7 +248,7 @@ def test_a_ratio_at_the_limit_is_within_it() -> None:
 
 @pytest.mark.parametrize(("ratio", "state"), [(4.0, "passed"), (9.0, "failed")])
 def test_a_difference_within_half_a_millisecond_is_noise(ratio: float, state: State) -> None:
-    stable, canary = measured(1, 200, seconds=1e-4), measured(2, 200, seconds=1e-4 * ratio)
+    stable, canary = make_series(1, 200, seconds=1e-4), make_series(2, 200, seconds=1e-4 * ratio)
     assert together(stable, canary).state == state
 
 
@@ -257,7 +261,7 @@ def test_another_mix_hides_no_regression_of_all_sizes() -> None:
         return [
             pod(
                 *(
-                    measured(seed + key, count, str(key), seconds=took * slower, noise=noise)
+                    make_series(seed + key, count, str(key), seconds=took * slower, noise=noise)
                     for key, (count, took) in sizes.items()
                 )
             )
@@ -268,27 +272,27 @@ def test_another_mix_hides_no_regression_of_all_sizes() -> None:
 
 
 def test_a_clock_that_saw_no_time_pass_is_left_out() -> None:
-    stable, canary = measured(1, 200), measured(2, 200)
+    stable, canary = make_series(1, 200), make_series(2, 200)
     result = together(series([(START, 0.0), *stable.windows]), canary)
     assert (result.state, seconds(result)[0].stable_samples) == ("passed", 200)
 
 
 def test_nothing_in_common_is_no_comparison() -> None:
-    result = together(measured(1, 200, "1000"), measured(2, 200, "2000", seconds=1.0))
+    result = together(make_series(1, 200, "1000"), make_series(2, 200, "2000", seconds=1.0))
     assert (result.state, result.waits_for[:8]) == ("inconclusive", "latency:")
-    result = together(measured(1, 200), golden(measured(2, 200, seconds=1.0)))
+    result = together(make_series(1, 200), golden(make_series(2, 200, seconds=1.0)))
     assert result.state == "inconclusive"
-    assert compare([], [pod(measured(1, 200))], limits()).state == "inconclusive"
-    assert compare([pod(measured(1, 200))], [], limits()).state == "inconclusive"
+    assert compare([], [pod(make_series(1, 200))], limits()).state == "inconclusive"
+    assert compare([pod(make_series(1, 200))], [], limits()).state == "inconclusive"
 
 
 def test_golden_inferences_decide_alone_and_count_with_requests() -> None:
-    slow = golden(measured(2, 200, seconds=0.02))
-    assert together(golden(measured(1, 200)), slow).state == "failed"
+    slow = golden(make_series(2, 200, seconds=0.02))
+    assert together(golden(make_series(1, 200)), slow).state == "failed"
 
     def arm(seed: int, took: float) -> list[Measurements]:
         requests, probes = (
-            measured(number, 60, seconds=took, noise=Noise()) for number in (seed, seed + 1)
+            make_series(number, 60, seconds=took, noise=Noise()) for number in (seed, seed + 1)
         )
         return [pod(requests, golden(probes))]
 
@@ -300,8 +304,8 @@ def test_golden_inferences_decide_alone_and_count_with_requests() -> None:
 def test_another_mix_of_sizes_is_no_regression() -> None:
     def arm(seed: int, small: int, large: int) -> Measurements:
         return pod(
-            measured(seed, small, "1000", seconds=0.01, interval=400 / small),
-            measured(seed + 1, large, "9000", seconds=0.5, interval=400 / large),
+            make_series(seed, small, "1000", seconds=0.01, interval=400 / small),
+            make_series(seed + 1, large, "9000", seconds=0.5, interval=400 / large),
         )
 
     result = compare([arm(1, 400, 40)], [arm(3, 40, 400)], limits())
@@ -311,8 +315,8 @@ def test_another_mix_of_sizes_is_no_regression() -> None:
 
 def test_a_regression_of_one_size_does_not_drown_among_others() -> None:
     def arm(seed: int, slower: float) -> Measurements:
-        small = [measured(seed + index, 400, str(index)) for index in range(6)]
-        return pod(*small, measured(seed + 9, 200, "9000", seconds=0.5 * slower))
+        small = [make_series(seed + index, 400, str(index)) for index in range(6)]
+        return pod(*small, make_series(seed + 9, 200, "9000", seconds=0.5 * slower))
 
     result = compare([arm(1, 1.0)], [arm(21, 1.4)], limits())
     assert [figure.name for figure in result.figures if figure.state == "failed"] == [
@@ -321,8 +325,8 @@ def test_a_regression_of_one_size_does_not_drown_among_others() -> None:
 
 
 def test_pods_of_a_revision_are_pooled() -> None:
-    stable = [pod(measured(index, 30, noise=Noise())) for index in range(1, 5)]
-    canary = [pod(measured(index, 50, noise=Noise())) for index in range(5, 7)]
+    stable = [pod(make_series(index, 30, noise=Noise())) for index in range(1, 5)]
+    canary = [pod(make_series(index, 50, noise=Noise())) for index in range(5, 7)]
     result = compare(stable, canary, limits(100))
     assert result.state == "passed"
     (figure,) = seconds(result)
@@ -330,17 +334,17 @@ def test_pods_of_a_revision_are_pooled() -> None:
 
 
 def test_earlier_measurements_of_the_serving_revision_do_not_count() -> None:
-    earlier = [(at - 1000, 0.001) for at, _ in measured(1, 200).windows]
-    assert together(series(earlier), measured(2, 200)).state == "inconclusive"
-    both = series([*earlier, *measured(1, 200).windows])
-    assert together(both, measured(2, 200)).state == "passed"
+    earlier = [(at - 1000, 0.001) for at, _ in make_series(1, 200).windows]
+    assert together(series(earlier), make_series(2, 200)).state == "inconclusive"
+    both = series([*earlier, *make_series(1, 200).windows])
+    assert together(both, make_series(2, 200)).state == "passed"
 
 
 def test_canary_measurements_before_pods_were_replaced_do_not_count() -> None:
     """Its first measurements would all be compared with the first one of the present pods."""
-    stable = pod(measured(1, 200), since=START)
-    slow = [(at - 1000, 5.0) for at, _ in measured(3, 200).windows]
-    canary = pod(series([*slow, *measured(2, 200).windows]), since=START - 1000)
+    stable = pod(make_series(1, 200), since=START)
+    slow = [(at - 1000, 5.0) for at, _ in make_series(3, 200).windows]
+    canary = pod(series([*slow, *make_series(2, 200).windows]), since=START - 1000)
     result = compare([stable], [canary], limits())
     (figure,) = seconds(result)
     assert (result.state, figure.canary_samples) == ("passed", 200)
@@ -351,8 +355,10 @@ def test_load_that_slows_both_is_not_the_new_revisions() -> None:
     quiet = Noise(sigma=0.1, swing=1.0)
 
     def halves(seed: int, first: int, second: int) -> LatencySeries:
-        before = measured(seed, first, interval=200 / first, noise=quiet).windows
-        after = measured(seed + 1, second, interval=200 / second, noise=quiet, seconds=0.03).windows
+        before = make_series(seed, first, interval=200 / first, noise=quiet).windows
+        after = make_series(
+            seed + 1, second, interval=200 / second, noise=quiet, seconds=0.03
+        ).windows
         return series([*before, *((at + 250, value) for at, value in after)])
 
     assert together(halves(1, 400, 100), halves(3, 100, 400)).state == "passed"
@@ -362,7 +368,7 @@ def test_measurements_of_dropped_windows_still_count() -> None:
     few = limits(min_samples=50_000)
 
     def busy(seed: int, seconds: float) -> Measurements:
-        result = measured(seed, 10 * WINDOWS, seconds=seconds, interval=0.001, noise=Noise())
+        result = make_series(seed, 10 * WINDOWS, seconds=seconds, interval=0.001, noise=Noise())
         late = [(at + 56.0, s) for at, s in result.windows]
         return pod(series(late).model_copy(update={"count": 60_000}))
 
@@ -373,8 +379,8 @@ def test_measurements_of_dropped_windows_still_count() -> None:
 
 
 def test_the_verdict_changes_at_the_looks_only() -> None:
-    stable = windows(seeded(1), 400, Load.of(seeded(0), Noise()))
-    canary = windows(seeded(2), 400, Load.of(seeded(0), Noise()), seconds=0.012)
+    stable = windows(seed_random(1), 400, Load.of(seed_random(0), Noise()))
+    canary = windows(seed_random(2), 400, Load.of(seed_random(0), Noise()), seconds=0.012)
     ratios = [
         seconds(together(series(stable[:count]), series(canary[:count])))[0].ratio
         for count in range(2, 41)
@@ -385,5 +391,5 @@ def test_the_verdict_changes_at_the_looks_only() -> None:
 def test_no_measurements_are_needed_where_none_are_asked_for() -> None:
     result = compare([pod()], [pod()], limits(0))
     assert (result.state, result.basis) == ("passed", "no requests came")
-    slow = together(measured(1, 40), measured(2, 40, seconds=3.0), min_samples=0)
+    slow = together(make_series(1, 40), make_series(2, 40, seconds=3.0), min_samples=0)
     assert slow.state == "failed"

@@ -9,7 +9,7 @@ from enginewright.analysis.memory import compare_memory
 from enginewright_contract.measurements import Measurements, MemorySample
 from enginewright_contract.reasons import Reason
 
-from tests.support.rollout_load import START, seeded
+from tests.support.rollout_load import START, seed_random
 from tests.support.rollout_simulation import limits
 
 MIB: Final = 2**20
@@ -19,7 +19,7 @@ def pod(
     mib: Callable[[float], float], *, first: int = 0, seconds: int = 600, seed: int = 1
 ) -> Measurements:
     """Return a pod that starts at `first` and is sampled every 5 s, with noise of 2 MiB."""
-    random = seeded(seed)
+    random = seed_random(seed)
     memory = tuple(
         MemorySample(at=START + at, bytes=int((mib(at) + random.gauss(0, 2)) * MIB))
         for at in range(first, seconds, 5)

@@ -14,11 +14,11 @@ THEN = datetime(2026, 11, 21, 4, 0, 0, tzinfo=UTC)
 NOW = THEN + timedelta(minutes=5, microseconds=123456)
 
 
-def wanted(kind: str, status: ConditionStatus, reason: str = "Because") -> WantedCondition:
+def make_wanted(kind: str, status: ConditionStatus, reason: str = "Because") -> WantedCondition:
     return WantedCondition(type=kind, status=status, reason=reason, message=f"{reason} it is")
 
 
-def known(kind: str, status: ConditionStatus) -> Condition:
+def make_condition(kind: str, status: ConditionStatus) -> Condition:
     return Condition(
         type=kind,
         status=status,
@@ -33,38 +33,57 @@ def known(kind: str, status: ConditionStatus) -> Condition:
     ("before", "status", "reason", "expected"),
     [
         ((), "True", "Because", NOW.replace(microsecond=0)),  # new
-        ((known("Ready", "True"),), "True", "Because", THEN),  # the same
-        ((known("Ready", "True"),), "True", "Other", THEN),  # another reason is no flip
-        ((known("Ready", "False"),), "True", "Because", NOW.replace(microsecond=0)),  # a flip
-        ((known("Stalled", "True"),), "True", "Because", NOW.replace(microsecond=0)),  # another's
+        ((make_condition("Ready", "True"),), "True", "Because", THEN),  # the same
+        ((make_condition("Ready", "True"),), "True", "Other", THEN),  # another reason is no flip
+        (
+            (make_condition("Ready", "False"),),
+            "True",
+            "Because",
+            NOW.replace(microsecond=0),
+        ),  # a flip
+        (
+            (make_condition("Stalled", "True"),),
+            "True",
+            "Because",
+            NOW.replace(microsecond=0),
+        ),  # another's
     ],
 )
 def test_time_moves_only_on_a_flip(
     before: tuple[Condition, ...], status: ConditionStatus, reason: str, expected: datetime
 ) -> None:
-    (merged,) = merge_conditions(before, [wanted("Ready", status, reason)], generation=2, now=NOW)
+    (merged,) = merge_conditions(
+        before, [make_wanted("Ready", status, reason)], generation=2, now=NOW
+    )
     assert merged.last_transition_time == expected
     assert merged.reason == reason
     assert merged.observed_generation == 2
 
 
 def test_order_is_as_wanted_and_the_unwanted_go() -> None:
-    before = (known("Gone", "True"), known("Stalled", "False"), known("Ready", "True"))
+    before = (
+        make_condition("Gone", "True"),
+        make_condition("Stalled", "False"),
+        make_condition("Ready", "True"),
+    )
     merged = merge_conditions(
-        before, [wanted("Ready", "True"), wanted("Stalled", "False")], generation=1, now=NOW
+        before,
+        [make_wanted("Ready", "True"), make_wanted("Stalled", "False")],
+        generation=1,
+        now=NOW,
     )
     assert [condition.type for condition in merged] == ["Ready", "Stalled"]
 
 
 def test_merging_twice_changes_nothing() -> None:
-    conditions = [wanted("Ready", "True"), wanted("Stalled", "False")]
+    conditions = [make_wanted("Ready", "True"), make_wanted("Stalled", "False")]
     once = merge_conditions((), conditions, generation=1, now=NOW)
     later = merge_conditions(once, conditions, generation=1, now=NOW + timedelta(hours=1))
     assert later == once
 
 
 def test_written_as_the_api_has_it() -> None:
-    (merged,) = merge_conditions((), [wanted("Ready", "True")], generation=1, now=NOW)
+    (merged,) = merge_conditions((), [make_wanted("Ready", "True")], generation=1, now=NOW)
     assert merged.model_dump(mode="json", by_alias=True) == {
         "type": "Ready",
         "status": "True",

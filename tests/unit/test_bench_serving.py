@@ -11,7 +11,7 @@ from bench.serving.exchange import BINARY, GRPC
 from bench.serving.hostile import Beside, Hostile
 from bench.serving.load import Figures, LoadError, Moment, figures, inspect
 from bench.serving.plot import svg
-from bench.serving.report import disturbed, problems
+from bench.serving.report import is_disturbed, problems
 from bench.serving.results import Bare, Results
 from bench.serving.servers import OURS, TRITON
 from bench.serving.soak import Held, growth, growth_of
@@ -68,17 +68,17 @@ def test_other_programs_on_the_cores_are_seen() -> None:
     after = dataclasses.replace(moment(12, 1.0), busy=3.0)
     summary = figures(log((11_000_000, 200, 1)), moment(10, 0.0), after)
     assert summary.others > 0
-    run = measured()
+    run = make_results()
     run.row("tiny", OURS, BINARY).figures[8] = summary
     assert problems(run)[0].startswith("DISTURBED")
-    assert not disturbed(measured())
+    assert not is_disturbed(make_results())
 
 
 def at(rate: float, *, cpu: float = 10.0) -> Figures:
     return Figures(requests=1, per_second=rate, p50_us=100.0, p99_us=200.0, cpu_us=cpu, others=0.0)
 
 
-def measured() -> Results:
+def make_results() -> Results:
     run = Results(about={})
     run.bare["tiny"] = Bare(title="t", model_mb=1.0, one_us=5.0, batch_us=8.0, batch=8)
     for server, rate in ((OURS, 400.0), (TRITON, 100.0)):
@@ -88,37 +88,37 @@ def measured() -> Results:
     return run
 
 
-def judged(run: Results) -> dict[tuple[str, str], tuple[float | None, str]]:
+def judge_results(run: Results) -> dict[tuple[str, str], tuple[float | None, str]]:
     return {(target.model, target.what): target.outcome(run) for target in TARGETS}
 
 
 def test_targets_compare_within_the_run() -> None:
-    judgements = judged(measured())
+    judgements = judge_results(make_results())
     assert judgements["tiny", "requests/s at 32, over Triton"] == (4.0, "pass")
     assert judgements["tiny", "CPU per request at 32, over `session.run`"] == (2.0, "pass")
     assert judgements["tiny", "memory, model excluded"] == (49.0, "pass")
 
 
 def test_a_bound_is_missed_on_its_other_side() -> None:
-    run = measured()
+    run = make_results()
     run.row("tiny", OURS, BINARY).figures[32] = at(200.0, cpu=46.0)
-    judgements = judged(run)
+    judgements = judge_results(run)
     assert judgements["tiny", "requests/s at 32, over Triton"] == (2.0, "miss")
     assert judgements["tiny", "CPU per request at 32, over `session.run`"] == (9.2, "miss")
 
 
 def test_unmeasured_figure_neither_passes_nor_misses() -> None:
-    judgements = judged(measured())
+    judgements = judge_results(make_results())
     assert judgements["tiny", "gRPC requests/s at 32, over Triton"] == (None, "not measured")
-    run = measured()
+    run = make_results()
     run.row("tiny", OURS, GRPC).add(32, at(150.0))
-    assert judged(run)["tiny", "gRPC requests/s at 32, over Triton"][1] == "not measured"
+    assert judge_results(run)["tiny", "gRPC requests/s at 32, over Triton"][1] == "not measured"
     run.row("tiny", TRITON, GRPC).add(32, at(100.0))
-    assert judged(run)["tiny", "gRPC requests/s at 32, over Triton"] == (1.5, "pass")
+    assert judge_results(run)["tiny", "gRPC requests/s at 32, over Triton"] == (1.5, "pass")
 
 
 def test_the_quicker_round_counts() -> None:
-    row = measured().row("tiny", OURS, BINARY)
+    row = make_results().row("tiny", OURS, BINARY)
     row.add(8, at(10.0))
     row.add(8, at(30.0))
     row.add(8, at(20.0))
@@ -126,7 +126,7 @@ def test_the_quicker_round_counts() -> None:
 
 
 def test_results_survive_their_document() -> None:
-    run = measured()
+    run = make_results()
     run.absent["KServe"] = "no wheel"
     run.row("tiny", TRITON, BINARY).failures.append("503")
     assert results.read(json.loads(json.dumps(dataclasses.asdict(run)))) == run
@@ -134,7 +134,7 @@ def test_results_survive_their_document() -> None:
 
 
 def test_the_longest_bar_is_the_quickest_server() -> None:
-    bars = [line for line in svg(measured()).splitlines() if line.startswith("<rect")]
+    bars = [line for line in svg(make_results()).splitlines() if line.startswith("<rect")]
     assert ['class="ours"' in bar for bar in bars] == [True, False]
     widths = [float(bar.partition('width="')[2].partition('"')[0]) for bar in bars]
     assert widths[0] == pytest.approx(4 * widths[1], rel=1e-3)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.support.placements import TENSORRT, facts, manifest
 
 
-def published(total: int, elsewhere: int, compute: float | None) -> PublishedEngine:
+def publish_engine(total: int, elsewhere: int, compute: float | None) -> PublishedEngine:
     """Return what an engine Job tells, as it comes out of the pod's status."""
     reported = PublishedEngine(
         key="k",
@@ -62,7 +62,7 @@ def test_sides_agree(
             "max_node_share": None if nodes is None else share(f"{nodes / 10}%"),
         }
     )
-    before = _judge(engine_facts(published(total, elsewhere, compute)), promise, "l4")
+    before = _judge(engine_facts(publish_engine(total, elsewhere, compute)), promise, "l4")
     served = manifest(measured, partitions={"engine": inside} if inside else {}, nodes=len(labels))
     placed = facts(bool(inside), *left, contexts=["engine"] if inside else [])
     verdict = judge(placed, TENSORRT, served, promise)
@@ -88,7 +88,7 @@ def test_nodes_exactly_on_the_limit(percent: str, elsewhere: int, total: int, ke
 def test_time_is_judged_exactly(percent: str, compute: float | None, kept: bool) -> None:
     """2.04% of the time, kept as 21 thousandths, would have broken a promise of 2.05%."""
     promise = Promise(policy="Budget", max_compute_share=share(percent))
-    before = _judge(engine_facts(published(100, 1, compute)), promise, "l4")
+    before = _judge(engine_facts(publish_engine(100, 1, compute)), promise, "l4")
     assert (before is None) is kept
     reported = None if compute is None else billionths(compute)
     assert (excess(promise, 100, 1, reported) is None) is kept

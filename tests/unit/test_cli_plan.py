@@ -19,7 +19,7 @@ from enginewright_cli.plan.result import (
     Refusal,
 )
 from enginewright_cli.preflight.schema import descriptions
-from enginewright_contract.keys import prepared_key
+from enginewright_contract.keys import compute_prepared_key
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import ENGINE_STAGES, PREPARE_STAGES
 
@@ -29,8 +29,8 @@ from tests.support.plan_objects import (
     MODEL,
     NAMESPACE,
     RTX_IMAGE,
-    made,
-    published,
+    make_object,
+    publish_model,
 )
 from tests.support.plan_world import World
 
@@ -41,7 +41,7 @@ PINNED = {**SOURCE, "sha256": DIGEST}
 
 
 def manifest(spec: dict[str, Any], name: str = MODEL) -> dict[str, Any]:
-    return made("InferenceModel", name, NAMESPACE, spec=spec)
+    return make_object("InferenceModel", name, NAMESPACE, spec=spec)
 
 
 def around(world: World, *, exists: bool) -> ClusterState:
@@ -95,13 +95,13 @@ def actions(plan: Forecast) -> list[str]:
 def key_of(world: World) -> str:
     target = resolve(world.facts())
     assert isinstance(target, Target)
-    return prepared_key(DIGEST, target.recipe, {})
+    return compute_prepared_key(DIGEST, target.recipe, {})
 
 
 def serving(**spec: Any) -> World:
     """Return a world in which the model serves."""
     world = World(source=PINNED, **spec).settle()
-    return world.job_succeeds(published(key_of(world))).all_available()
+    return world.job_succeeds(publish_model(key_of(world))).all_available()
 
 
 def test_a_new_model_and_the_jobs_that_are_then_made() -> None:
@@ -171,7 +171,7 @@ def test_another_opset_is_another_prepared_model_and_revision() -> None:
     (job,) = steps(plan, "Job")
     world.edit(targetOpset=18, rollout={"strategy": "Recreate"})
     assert world.job()["metadata"]["name"] == job.name
-    world.job_succeeds(published(str(job.key)))
+    world.job_succeeds(publish_model(str(job.key)))
     assert world.status["revision"] == plan.revision
     assert steps(plan, "Deployment")[0].message == (f"revision {plan.serving} → {plan.revision}")
 
@@ -227,7 +227,7 @@ def test_an_engine_on_a_device_is_looked_for_first() -> None:
     assert (lookup.stages, build.stages) == (("lookup",), ENGINE_STAGES)
     assert build.message.endswith("requests one nvidia.com/gpu")
     (prepare, *_) = steps(plan, "Job")
-    world.settle().job_succeeds(published(str(prepare.key)))
+    world.settle().job_succeeds(publish_model(str(prepare.key)))
     made = world.the("InferenceEngine")
     assert (made["metadata"]["name"], made["spec"]["key"]) == (engine.name, engine.key)
     world.engine_built()
@@ -239,7 +239,7 @@ def test_an_engine_ahead_of_time_takes_no_device_and_is_made_once() -> None:
     first = forecast_of(world, exists=False)
     job = steps(first, "Job")[-1]
     assert (job.stages, job.message) == (ENGINE_STAGES, "requests no device")
-    world.settle().job_succeeds(published(str(steps(first, "Job")[0].key)))
+    world.settle().job_succeeds(publish_model(str(steps(first, "Job")[0].key)))
     assert [step.action for step in steps(forecast_of(world), "InferenceEngine")] == ["wait"]
     world.engine_built()
     other = forecast_of(world, {**world.spec, "replicas": 4})
@@ -249,7 +249,7 @@ def test_an_engine_ahead_of_time_takes_no_device_and_is_made_once() -> None:
 def with_engine_wanted() -> World:
     world = World(source=PINNED).has_gpus()
     (prepare, *_) = steps(forecast_of(world, exists=False), "Job")
-    return world.settle().job_succeeds(published(str(prepare.key)))
+    return world.settle().job_succeeds(publish_model(str(prepare.key)))
 
 
 async def forecast_of_edit(world: World, build: dict[str, Any]) -> Forecast:
@@ -301,7 +301,9 @@ def test_without_a_digest_engines_have_no_names_yet() -> None:
 
 def test_an_engine_that_breaks_the_promise_is_refused() -> None:
     world = World(source=PINNED).has_gpus().settle()
-    world.job_succeeds(published(key_of(world))).engine_built(accelerated=100, elsewhere=["a (If)"])
+    world.job_succeeds(publish_model(key_of(world))).engine_built(
+        accelerated=100, elsewhere=["a (If)"]
+    )
     plan = forecast_of(world)
     assert plan.verdict == "refused"
     assert plan.refusals[0].reason == "NodeFallback"
@@ -313,7 +315,7 @@ def test_an_engine_that_breaks_the_promise_is_refused() -> None:
 
 def test_an_engine_that_cannot_be_built_is_refused() -> None:
     world = World(source=PINNED).has_gpus().settle()
-    world.job_succeeds(published(key_of(world))).engine_fails(Reason.BUILD_FAILED)
+    world.job_succeeds(publish_model(key_of(world))).engine_fails(Reason.BUILD_FAILED)
     plan = forecast_of(world)
     assert (plan.verdict, plan.refusals[0].reason) == ("refused", "BuildFailed")
     assert steps(plan, "InferenceEngine")[0].action == "refuse"

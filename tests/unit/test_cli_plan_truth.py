@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.plan.resolve.resolve import Target, resolve
-from enginewright_contract.keys import prepared_key
+from enginewright_contract.keys import compute_prepared_key
 
-from tests.support.plan_objects import DIGEST, accelerator_class, published
+from tests.support.plan_objects import DIGEST, accelerator_class, publish_model
 from tests.support.plan_world import World
 from tests.unit.test_cli_plan import PINNED, SOURCE, forecast_of, key_of, serving, steps
 
@@ -59,12 +59,12 @@ def test_every_field_of_the_spec_is_changed() -> None:
     }
 
 
-def brought_up(source: dict[str, str]) -> World:
+def bring_up(source: dict[str, str]) -> World:
     """Return a world in which the model serves, from that source."""
     world = World(accelerator_class("cpu", "cpu", "openvino"), source=source)
     world.spec["backends"] = ["cpu", "openvino"]
     world.settle()
-    return world.job_succeeds(published(key_of(world))).all_available()
+    return world.job_succeeds(publish_model(key_of(world))).all_available()
 
 
 def serves(world: World) -> list[tuple[str, str, int]]:
@@ -86,7 +86,7 @@ def comes_true(world: World, digest: str) -> bool:
         return False
     target = resolve(world.facts())
     assert isinstance(target, Target)
-    world.job_succeeds(published(prepared_key(digest, target.recipe, {}), digest))
+    world.job_succeeds(publish_model(compute_prepared_key(digest, target.recipe, {}), digest))
     return True
 
 
@@ -97,7 +97,7 @@ def comes_true(world: World, digest: str) -> bool:
 def test_predictions_come_true(
     field: str, value: Any, source: dict[str, str], bytes_of: str
 ) -> None:
-    world = brought_up(source)
+    world = bring_up(source)
     before = serves(world)
     spec = {**world.spec, field: value}
     moved = field == "source" and value["uri"] == OTHER_URI
@@ -136,7 +136,7 @@ def test_predictions_come_true(
 #   the same address | before anything is applied
 def test_another_address_is_another_model_until_it_is_read() -> None:
     """It was said to keep what serves, and then the other model was rolled out."""
-    world = brought_up(SOURCE)
+    world = bring_up(SOURCE)
     plan = forecast_of(world, {**world.spec, "source": {"uri": OTHER_URI}})
     (job,) = steps(plan, "Job")
     (deployment,) = steps(plan, "Deployment")
@@ -162,7 +162,7 @@ def test_assumed_source_is_printed() -> None:
 
 def test_a_status_of_an_earlier_spec_says_nothing_of_this_one() -> None:
     """Between an edit and the end of its Job the status tells what was prepared before."""
-    world = brought_up(SOURCE)
+    world = bring_up(SOURCE)
     world.edit(source={"uri": OTHER_URI})
     plan = forecast_of(world, {**world.spec, "targetOpset": 18})
     (job,) = [step for step in steps(plan, "Job") if step.action == "make"]

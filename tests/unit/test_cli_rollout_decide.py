@@ -11,9 +11,9 @@ from enginewright_cli.rollout.decide import Decision, age, promote, rollback
 from enginewright_cli.rollout.gitops import reverting
 from enginewright_cli.rollout.reporting import Refused
 
-from tests.support.plan_objects import OTHER, SECOND, published
+from tests.support.plan_objects import OTHER, SECOND, publish_model
 from tests.support.plan_world import World, serving
-from tests.unit.test_plan_image_moves import rejected_canary, with_another_signature
+from tests.unit.test_plan_image_moves import make_rejected_canary, with_another_signature
 
 CANARY = {"canary": {"replicas": 1, "hold": "1m"}}
 THIRD = {"uri": "https://models.example/third.onnx"}
@@ -21,16 +21,16 @@ Fields = dict[str, Any]
 PAUSED = ("spec", "rollout", "paused")
 
 
-def known(world: World) -> tuple[InferenceModel, tuple[RevisionView, ...]]:
+def observe(world: World) -> tuple[InferenceModel, tuple[RevisionView, ...]]:
     facts = world.facts()
     return facts.model, facts.revisions
 
 
 def back(world: World, to: str | None = None) -> Decision:
-    return rollback(*known(world), to, world.now)
+    return rollback(*observe(world), to, world.now)
 
 
-def carried_out(world: World, decision: Decision) -> World:
+def carry_out(world: World, decision: Decision) -> World:
     annotations = world.subject["metadata"]["annotations"]
     for name, value in decision.annotations.items():
         annotations.pop(name, None)
@@ -44,7 +44,7 @@ def active(world: World) -> str:
 
 
 def third(world: World) -> World:
-    return world.edit(source=THIRD).job_succeeds(published("c" * 64, "f" * 64))
+    return world.edit(source=THIRD).job_succeeds(publish_model("c" * 64, "f" * 64))
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_the_active_one_goes_back_to_the_one_before(two: tuple[World, str, str])
     world, first, second = two
     decision = back(world)
     assert decision.annotations == {ROLLBACK: f"{second} {first}", PROMOTE: None}
-    assert active(carried_out(world, decision)) == first
+    assert active(carry_out(world, decision)) == first
     # nothing is left to go back to
     with pytest.raises(Refused, match=f"no earlier good revision.*{second} .Rejected"):
         back(world)
@@ -69,10 +69,10 @@ def test_twice_goes_back_twice(two: tuple[World, str, str]) -> None:
     world, first, second = two
     third(world.later(minutes=1)).all_available()
     newest = active(world)
-    assert active(carried_out(world.later(minutes=1), back(world))) == second
+    assert active(carry_out(world.later(minutes=1), back(world))) == second
     decision = back(world)
     assert decision.annotations[ROLLBACK] == f"{newest} {first}"
-    assert active(carried_out(world, decision)) == first
+    assert active(carry_out(world, decision)) == first
 
 
 def test_a_canary_is_rejected_and_the_active_one_stays(two: tuple[World, str, str]) -> None:
@@ -81,7 +81,7 @@ def test_a_canary_is_rejected_and_the_active_one_stays(two: tuple[World, str, st
     canary = world.status["target"]["revision"]
     decision = back(world)
     assert decision.annotations == {ROLLBACK: canary, PROMOTE: None}
-    carried_out(world, decision)
+    carry_out(world, decision)
     assert (active(world), world.canaries()) == (second, [])
 
 
@@ -91,7 +91,7 @@ def test_a_revision_is_named(two: tuple[World, str, str]) -> None:
     newest = active(world)
     decision = back(world, first)
     assert decision.annotations[ROLLBACK] == f"{newest} {first}"
-    assert active(carried_out(world, decision)) == first
+    assert active(carry_out(world, decision)) == first
     for to, said in (
         (first, "is the active one"),
         (newest, "is the one to be rolled back"),
@@ -107,13 +107,13 @@ def test_a_revision_is_named(two: tuple[World, str, str]) -> None:
 
 def test_one_that_failed_may_be_named_and_is_reported(two: tuple[World, str, str]) -> None:
     world, first, second = two
-    carried_out(world, back(world))
+    carry_out(world, back(world))
     third(world).all_available()
     decision = back(world, second)
     assert any(
         f"revision {second} failed earlier: RolledBackByUser" in note for note in decision.notes
     )
-    assert active(carried_out(world, decision)) == second
+    assert active(carry_out(world, decision)) == second
     assert active(world) != first
 
 
@@ -122,7 +122,7 @@ def test_spec_is_not_judged_while_preparing(two: tuple[World, str, str]) -> None
     world.edit(source=THIRD)
     decision = back(world)
     assert (decision.annotations[ROLLBACK], decision.notes) == (f"{second} {first}", ())
-    assert active(carried_out(world, decision)) == first
+    assert active(carry_out(world, decision)) == first
 
 
 def test_nothing_to_roll_back() -> None:
@@ -140,33 +140,33 @@ def test_the_operator_must_have_seen_the_spec(two: tuple[World, str, str]) -> No
     with pytest.raises(Refused, match="has not seen the latest spec"):
         back(world)
     with pytest.raises(Refused, match="has not seen the latest spec"):
-        promote(*known(world))
+        promote(*observe(world))
 
 
 def test_a_canary_is_promoted(two: tuple[World, str, str]) -> None:
     world, *_ = two
     third(world.edit(rollout=CANARY))
     canary = world.status["target"]["revision"]
-    decision = promote(*known(world))
+    decision = promote(*observe(world))
     assert (decision.annotations, decision.notes) == ({PROMOTE: canary, ROLLBACK: None}, ())
-    assert active(carried_out(world, decision)) == canary
+    assert active(carry_out(world, decision)) == canary
 
 
 def test_a_rejection_is_lifted(two: tuple[World, str, str]) -> None:
     world, _, second = two
-    carried_out(world, back(world))
-    decision = promote(*known(world))
+    carry_out(world, back(world))
+    decision = promote(*observe(world))
     assert decision.annotations == {PROMOTE: second, ROLLBACK: None}
-    assert active(carried_out(world, decision)) == second
+    assert active(carry_out(world, decision)) == second
     with pytest.raises(Refused, match=f"revision {second} serves"):
-        promote(*known(world))
+        promote(*observe(world))
 
 
 def test_a_promotion_while_paused_says_so(two: tuple[World, str, str]) -> None:
     world, *_ = two
     third(world.edit(rollout={**CANARY, "paused": True}))
     assert world.status["target"]["phase"] == "Held"
-    decision = promote(*known(world))
+    decision = promote(*observe(world))
     assert any("`enginewright resume`" in note for note in decision.notes)
 
 
@@ -175,7 +175,7 @@ def test_a_signature_that_breaks_clients_is_never_promoted(two: tuple[World, str
     third(world.edit(rollout={**CANARY, "paused": True}))
     world.status["target"] |= {"reason": "SignatureChanged", "message": "input x is gone"}
     with pytest.raises(Refused, match=r"input x is gone.*spec.rollout.allowSignatureChange: true"):
-        promote(*known(world))
+        promote(*observe(world))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_ages(seconds: int, text: str) -> None:
     assert age("", now) == "?"
 
 
-def managed(manager: str, fields: dict[str, Any], **more: str) -> dict[str, Any]:
+def make_managed(manager: str, fields: dict[str, Any], **more: str) -> dict[str, Any]:
     return {"manager": manager, "fieldsV1": fields, **more}
 
 
@@ -198,14 +198,14 @@ EXACT: Fields = {"f:spec": {"f:rollout": {"f:paused": {}}}}
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ([managed("kubectl", EXACT), managed("enginewright-cli", EXACT)], ""),
-        ([managed("argocd-controller", SPEC)], "Argo CD (argocd-controller)"),
+        ([make_managed("kubectl", EXACT), make_managed("enginewright-cli", EXACT)], ""),
+        ([make_managed("argocd-controller", SPEC)], "Argo CD (argocd-controller)"),
         (
-            [managed("helm-controller", SPEC), managed("kustomize-controller", EXACT)],
+            [make_managed("helm-controller", SPEC), make_managed("kustomize-controller", EXACT)],
             "Flux (kustomize-controller)",
         ),
-        ([managed("argocd-controller", {"f:metadata": {"f:labels": {}}})], ""),
-        ([managed("argocd-controller", EXACT, subresource="status")], ""),
+        ([make_managed("argocd-controller", {"f:metadata": {"f:labels": {}}})], ""),
+        ([make_managed("argocd-controller", EXACT, subresource="status")], ""),
         ([], ""),
     ],
 )
@@ -214,14 +214,14 @@ def test_owner_of_a_change_is_named(fields: list[dict[str, Any]], message: str) 
 
 
 def test_kept_image_is_promoted() -> None:
-    member = rejected_canary()
+    member = make_rejected_canary()
     revision = member.record["revision"]
-    decision = promote(*known(member))
+    decision = promote(*observe(member))
     assert decision.annotations == {PROMOTE: revision, ROLLBACK: None}
-    assert active(carried_out(member, decision)) == revision
+    assert active(carry_out(member, decision)) == revision
 
 
 def test_a_signature_for_which_a_model_keeps_its_image_is_never_promoted() -> None:
     member = with_another_signature()
     with pytest.raises(Refused, match="allowSignatureChange"):
-        promote(*known(member))
+        promote(*observe(member))

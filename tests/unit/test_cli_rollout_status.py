@@ -21,7 +21,7 @@ from tests.support.plan_world import World, serving
 CANARY = {"canary": {"replicas": 1, "hold": "60s", "steps": ["50%"]}}
 
 
-def known(world: World) -> KnownModel:
+def observe(world: World) -> KnownModel:
     facts = world.facts()
     newest_first = sorted(facts.revisions, key=lambda revision: -revision.number)
     return KnownModel(world.subject, facts.model, tuple(newest_first))
@@ -30,7 +30,7 @@ def known(world: World) -> KnownModel:
 def status(world: World, measured: Mapping[str, Measurements | str] | None = None) -> RolloutStatus:
     pods = [pod for pod in map(pod_view, world.all("Pod")) if pod.label(COMPONENT)]
     serves = [pod for pod in pods if pod.label(COMPONENT) in (SERVE, "canary")]
-    return describe(known(world), serves, measured or {}, world.now)
+    return describe(observe(world), serves, measured or {}, world.now)
 
 
 def text(rollout: RolloutStatus, world: World) -> str:
@@ -39,10 +39,10 @@ def text(rollout: RolloutStatus, world: World) -> str:
     return printed.getvalue()
 
 
-def measured(world: World, *, slower: float = 1.0) -> dict[str, Measurements | str]:
+def make_measurements(world: World, *, slower: float = 1.0) -> dict[str, Measurements | str]:
     """Return what the pods of both revisions have measured; the new one's are slower."""
     measurements: dict[str, Measurements | str] = {}
-    for pod in to_measure(known(world).model, list(map(pod_view, world.all("Pod")))):
+    for pod in to_measure(observe(world).model, list(map(pod_view, world.all("Pod")))):
         new = pod.label(REVISION) == world.status["target"]["revision"]
         world.measures(pod.name, slower if new else 1.0)
         one = world.measurements[pod.name]
@@ -124,7 +124,7 @@ def test_both_revisions_of_a_canary(canary: World) -> None:
 
 @pytest.mark.parametrize(("slower", "state"), [(1.0, "passed"), (2.0, "failed")])
 def test_the_comparison_is_the_operators(canary: World, slower: float, state: str) -> None:
-    rollout = status(canary, measured(canary, slower=slower))
+    rollout = status(canary, make_measurements(canary, slower=slower))
     assert rollout.analysis
     assert rollout.analysis.state == state
     (latency,) = [
@@ -141,7 +141,7 @@ def test_the_comparison_is_the_operators(canary: World, slower: float, state: st
 def test_unmeasured_pods_are_a_note(canary: World) -> None:
     names = [
         view.name
-        for view in to_measure(known(canary).model, list(map(pod_view, canary.all("Pod"))))
+        for view in to_measure(observe(canary).model, list(map(pod_view, canary.all("Pod"))))
     ]
     assert len(names) == 3
     rollout = status(canary, dict.fromkeys(names, "you may not read measurements"))
@@ -162,7 +162,7 @@ def test_golden_samples_that_are_not_compared_are_a_note(canary: World) -> None:
                 )
             }
         )
-        for name, item in measured(canary).items()
+        for name, item in make_measurements(canary).items()
         if isinstance(item, Measurements)
     }
     rollout = status(canary, others)
@@ -172,7 +172,7 @@ def test_golden_samples_that_are_not_compared_are_a_note(canary: World) -> None:
 
 
 def test_without_access_to_pods(canary: World) -> None:
-    rollout = describe(known(canary), None, {}, canary.now)
+    rollout = describe(observe(canary), None, {}, canary.now)
     assert rollout.notes == ("you may not read pods",)
     assert rollout.stable
     assert (rollout.stable.classes[0].pods, rollout.stable.classes[0].ready) == (None, None)
@@ -187,7 +187,7 @@ def test_a_rollback(canary: World) -> None:
     assert rollout.last_failure
     assert (rollout.last_failure.revision, rollout.last_failure.reason) == (new, "RolledBackByUser")
     assert {revision.revision: revision.outcome for revision in rollout.history}[new] == "Rejected"
-    assert to_measure(known(canary).model, list(map(pod_view, canary.all("Pod")))) == []
+    assert to_measure(observe(canary).model, list(map(pod_view, canary.all("Pod")))) == []
 
 
 def test_going_back_from_the_active_one() -> None:
@@ -222,15 +222,15 @@ def test_a_spec_that_the_operator_has_not_seen_is_not_healthy() -> None:
 
 
 def test_json_has_the_documented_names(canary: World) -> None:
-    printed: dict[str, Any] = json.loads(status(canary, measured(canary)).to_json())
+    printed: dict[str, Any] = json.loads(status(canary, make_measurements(canary)).to_json())
     assert printed["schema"] == "enginewright.dev/rollout-status/v1"
-    assert RolloutStatus.model_validate(printed) == status(canary, measured(canary))
+    assert RolloutStatus.model_validate(printed) == status(canary, make_measurements(canary))
 
 
 def test_hostile_text_is_printed_as_it_is(canary: World) -> None:
     hostile = "\x1b[2J[red]"
     canary.status["lastFailure"] = {"revision": "r", "reason": "X", "message": hostile}
-    rollout = status(canary, measured(canary))
+    rollout = status(canary, make_measurements(canary))
     assert rollout.analysis
     figure = rollout.analysis.figures[0].model_copy(update={"name": f"output {hostile}"})
     past = rollout.history[0].model_copy(update={"reason": "X", "message": hostile})

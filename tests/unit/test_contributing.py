@@ -13,7 +13,7 @@ TEXT = (REPOSITORY / "CONTRIBUTING.md").read_text()
 CHANGED = re.findall(r"^\| (`.*?) \| `.*\|$", TEXT.partition("## What to run")[2], re.MULTILINE)
 
 
-def expanded(path: str) -> list[str]:
+def expand(path: str) -> list[str]:
     parts = re.split(r"\{(.*?)\}", path)
     choices = [part.split(",") if index % 2 else [part] for index, part in enumerate(parts)]
     return ["".join(pair) for pair in itertools.product(*choices)]
@@ -32,7 +32,7 @@ def test_paths_of_tests_exist(pattern: str) -> None:
 
 def test_every_source_folder_has_a_row() -> None:
     named = {path for row in CHANGED for path in re.findall(r"`(.*?)`", row)}
-    paths = [path for item in named for path in expanded(item) if "/" in path]
+    paths = [path for item in named for path in expand(item) if "/" in path]
     assert all((REPOSITORY / path).exists() for path in paths), paths
     for package in (REPOSITORY / "operator/enginewright").iterdir():
         if package.is_dir() and package.name != "__pycache__":

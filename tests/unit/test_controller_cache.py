@@ -30,10 +30,10 @@ def obj(name: str, version: int, uid: str = "u1", **rest: Any) -> dict[str, Any]
 
 
 def of_model(name: str, version: int, model: str = "m", **rest: Any) -> dict[str, Any]:
-    return labelled(name, version, {"enginewright.dev/model": model}, **rest)
+    return make_labelled(name, version, {"enginewright.dev/model": model}, **rest)
 
 
-def labelled(name: str, version: int, labels: dict[str, str], **rest: Any) -> dict[str, Any]:
+def make_labelled(name: str, version: int, labels: dict[str, str], **rest: Any) -> dict[str, Any]:
     return obj(name, version, uid=f"uid-{name}", metadata={"labels": labels}, **rest)
 
 
@@ -112,7 +112,7 @@ def test_children_are_found_by_label_and_follow_it() -> None:
 
 
 def of_engine(name: str, version: int) -> dict[str, Any]:
-    return labelled(name, version, {"enginewright.dev/engine": "e"})
+    return make_labelled(name, version, {"enginewright.dev/engine": "e"})
 
 
 def test_children_of_engines_and_models_are_found_apart() -> None:
@@ -165,13 +165,13 @@ class Routed:
         self.router.event(ACCELERATOR_CLASSES, aclass, deleted=False)
         self.forget()
 
-    def woken(self) -> dict[str, list[str]]:
+    def find_woken(self) -> dict[str, list[str]]:
         """Return the keys of each kind that were queued."""
         kinds = ("models", "engines", "classes", "images", "proposals", "collections")
         return {kind: keys for kind in kinds if (keys := getattr(self, kind))}
 
     def forget(self) -> None:
-        for keys in self.woken().values():
+        for keys in self.find_woken().values():
             keys.clear()
 
     def see(self, resource: Resource, one: dict[str, Any], *, deleted: bool = False) -> None:
@@ -201,10 +201,10 @@ def test_a_model_wakes_the_engines_that_it_may_need_no_more(routed: Routed, dele
     model = obj("m", 7, uid="ns/m", status={"engines": []})
     routed.see(INFERENCE_MODELS, model, deleted=deleted)
     assert routed.engines == ["ns/waits"]
-    routed.router.written(INFERENCE_MODELS, model)
+    routed.router.on_written(INFERENCE_MODELS, model)
     assert routed.engines == ["ns/waits", "ns/waits"]
     elsewhere = obj("m", 8, uid="elsewhere/m", metadata={"namespace": "elsewhere"})
-    routed.router.written(INFERENCE_MODELS, elsewhere)
+    routed.router.on_written(INFERENCE_MODELS, elsewhere)
     assert routed.engines == ["ns/waits", "ns/waits"]
 
 
@@ -227,9 +227,11 @@ COLLECTS = {"enginewright.dev/component": "collect"}
 def test_child_wakes_owner(
     routed: Routed, resource: Resource, labels: dict[str, str], woken: dict[str, list[str]]
 ) -> None:
-    routed.see(resource, labelled("child", 5, labels, status={"phase": "Running"}))
-    routed.see(resource, labelled("child", 6, labels, status={"phase": "Failed"}), deleted=True)
-    assert routed.woken() == woken
+    routed.see(resource, make_labelled("child", 5, labels, status={"phase": "Running"}))
+    routed.see(
+        resource, make_labelled("child", 6, labels, status={"phase": "Failed"}), deleted=True
+    )
+    assert routed.find_woken() == woken
 
 
 def test_a_child_that_changes_hands_wakes_both(routed: Routed) -> None:
@@ -246,7 +248,7 @@ def test_a_namespace_is_collected_once_it_has_a_store(routed: Routed) -> None:
     routed.see(JOBS, obj("j", 8, uid="j", metadata={"namespace": "left", "labels": COLLECTS}))
     assert routed.collections == ["new", "other", "left"]
     routed.collections.clear()
-    routed.router.written(CLAIMS, obj("store", 9, uid="w", metadata={"namespace": "own"}))
+    routed.router.on_written(CLAIMS, obj("store", 9, uid="w", metadata={"namespace": "own"}))
     listed = obj("store", 10, uid="l", metadata={"namespace": "listed"})
     kept = present(routed.cache.get(CLAIMS, "new", "store"))
     routed.router.listing(CLAIMS, Listing((listed, kept), "6"))
@@ -279,7 +281,7 @@ def test_users_of_an_engine_wake_no_model(routed: Routed) -> None:
     routed.see(INFERENCE_ENGINES, obj("e", 6, uid="e", status=used))
     assert (routed.engines, routed.models) == (["ns/e"], [])
     routed.cache.observe(INFERENCE_ENGINES, obj("e", 7, uid="e", status=built))
-    routed.router.written(INFERENCE_ENGINES, obj("e", 7, uid="e", status=built))
+    routed.router.on_written(INFERENCE_ENGINES, obj("e", 7, uid="e", status=built))
     assert (routed.engines, routed.models) == (["ns/e", "ns/e"], [])
     routed.see(INFERENCE_ENGINES, obj("e", 8, uid="e", status={**used, "engine": {"sha256": "f"}}))
     assert sorted(routed.models) == ["ns/m", "ns/n"]

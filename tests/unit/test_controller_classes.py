@@ -9,18 +9,18 @@ from enginewright.controller.proposals import CONFIG_MAP, KEY, ProposalReconcile
 from enginewright.kube.errors import Conflict, Transient
 
 from tests.support.controller_world import World
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 from tests.support.plan_world import CONFIG
 
 
 def add_class(world: World, name: str, resource: str | None = None, **selector: str) -> None:
     spec = {"nodeSelector": selector, "backends": ["cpu"]}
     with_resource = {**spec, "resourceName": resource} if resource else spec
-    world.put(made("AcceleratorClass", name, spec=with_resource))
+    world.put(make_object("AcceleratorClass", name, spec=with_resource))
 
 
 def add_node(world: World, name: str, **labels: str) -> None:
-    world.put(made("Node", name, labels=labels))
+    world.put(make_object("Node", name, labels=labels))
 
 
 def classes(world: World) -> set[str]:
@@ -156,7 +156,7 @@ async def test_edited_class_stays_so(world: World) -> None:
 async def test_a_class_that_somebody_makes_meanwhile_is_theirs(world: World) -> None:
     add_node(world, "n", **L4)
     proposer = proposing(world)
-    theirs = made(
+    theirs = make_object(
         "AcceleratorClass", "l4", spec={"nodeSelector": {"zone": "z"}, "backends": ["cpu"]}
     )
     world.kube.put(theirs)  # the watch has not shown it

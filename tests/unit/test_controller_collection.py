@@ -30,7 +30,7 @@ from tests.support.plan_objects import (
     Json,
     engine_spec,
     image_facts,
-    made,
+    make_object,
 )
 from tests.support.plan_world import CONFIG
 from tests.unit.test_plan_needed_keys import revision
@@ -51,8 +51,8 @@ def world_with(bucket: StoreBucket | None = None, **gc: Any) -> World:
     store = replace(CONFIG.store, bucket=bucket, gc=CollectionConfig(**gc))
     config = replace(CONFIG, store=store)
     world = World(config=config)
-    world.put(made("PersistentVolumeClaim", "enginewright-store", NAMESPACE))
-    world.put(made("Namespace", NAMESPACE))
+    world.put(make_object("PersistentVolumeClaim", "enginewright-store", NAMESPACE))
+    world.put(make_object("Namespace", NAMESPACE))
     world.images.facts = {CPU_IMAGE: image_facts("cpu")}
     return world
 
@@ -77,7 +77,7 @@ async def becomes_due(world: World) -> None:
     world.now += timedelta(seconds=waits)
 
 
-async def started(world: World) -> Json:
+async def start_first(world: World) -> Json:
     """Return the first Job, once it is due."""
     await becomes_due(world)
     assert world.all("Job") == []
@@ -101,14 +101,14 @@ def size(world: World, name: str, **labels: str) -> float | None:
     )
 
 
-def counted(world: World, name: str, **labels: str) -> float | None:
+def count_collections(world: World, name: str, **labels: str) -> float | None:
     return world.stores.get_sample_value(f"enginewright_store_{name}", labels)
 
 
 async def test_list_includes_objects_that_no_watch_has_shown(world: World) -> None:
     await becomes_due(world)
     spec = engine_spec()
-    world.kube.put(made("InferenceEngine", "e", NAMESPACE, spec=spec))  # the watch hangs
+    world.kube.put(make_object("InferenceEngine", "e", NAMESPACE, spec=spec))  # the watch hangs
     await world.collections.reconcile(NAMESPACE)
     task = task_of(world.the("Job"))
     assert set(task.keep) == {spec["key"][:16], spec["preparedKey"][:16]}
@@ -117,20 +117,20 @@ async def test_list_includes_objects_that_no_watch_has_shown(world: World) -> No
 
 async def test_in_a_bucket_a_collection_says_of_which_cluster_it_is() -> None:
     world = world_with()
-    assert task_of(await started(world)).cluster is None
+    assert task_of(await start_first(world)).cluster is None
     world = world_with(bucket=StoreBucket(uri="s3://models/team"))
-    world.put(made("InferenceEngine", "e", NAMESPACE, spec=engine_spec()))
-    system = world.put(made("Namespace", "kube-system"))
-    assert task_of(await started(world)).cluster == system["metadata"]["uid"]
+    world.put(make_object("InferenceEngine", "e", NAMESPACE, spec=engine_spec()))
+    system = world.put(make_object("Namespace", "kube-system"))
+    assert task_of(await start_first(world)).cluster == system["metadata"]["uid"]
 
 
 @pytest.mark.parametrize("bucket", [None, StoreBucket(uri="s3://models/team")])
 async def test_prepare_job_of_a_bucket_names_its_cluster(bucket: StoreBucket | None) -> None:
     world = world_with(bucket=bucket)
     cpu = {"nodeSelector": {"kubernetes.io/os": "linux"}, "backends": ["cpu"]}
-    world.put(made("AcceleratorClass", "cpu", spec=cpu))
-    world.put(made("InferenceModel", MODEL, NAMESPACE, spec=SOURCE))
-    system = world.put(made("Namespace", "kube-system"))
+    world.put(make_object("AcceleratorClass", "cpu", spec=cpu))
+    world.put(make_object("InferenceModel", MODEL, NAMESPACE, spec=SOURCE))
+    system = world.put(make_object("Namespace", "kube-system"))
     await world.bucket_user.load()
     await world.models.reconcile(ModelKey(NAMESPACE, MODEL))
     (container,) = world.job()["spec"]["template"]["spec"]["containers"]
@@ -145,30 +145,30 @@ async def test_unreadable_cluster_name_is_no_obstacle() -> None:
 
 
 async def test_other_namespaces_are_no_concern(world: World) -> None:
-    world.put(made("InferenceEngine", "e", "elsewhere", spec=engine_spec()))
-    assert task_of(await started(world)).keep == ()
+    world.put(make_object("InferenceEngine", "e", "elsewhere", spec=engine_spec()))
+    assert task_of(await start_first(world)).keep == ()
 
 
 # event: Jobs | a store was collected, and the operator restarts | all pods | the same metrics; the next
 #   collection at the same time as without the restart
 async def test_a_result_is_recorded_and_shown_over_restarts(world: World) -> None:
-    job = await started(world)
+    job = await start_first(world)
     assert await world.collections.reconcile(NAMESPACE) == ReconcileResult()
     assert world.all("Job") == [job], "one at a time"
     ends(world)
     result = await passes(world)
     assert result.requeue_after == DAY
-    assert counted(world, "collected_total", kind="artifact") == 5
-    assert counted(world, "collected_total", kind="leftover") == 2
-    assert counted(world, "collected_bytes_total") == 5010
-    assert counted(world, "collections_total", result="succeeded") == 1
+    assert count_collections(world, "collected_total", kind="artifact") == 5
+    assert count_collections(world, "collected_total", kind="leftover") == 2
+    assert count_collections(world, "collected_bytes_total") == 5010
+    assert count_collections(world, "collections_total", result="succeeded") == 1
     world.remove("Pod", world.all("Pod")[0]["metadata"]["name"])
     writes = world.kube.writes
     world.restart()
     world.images.facts = {CPU_IMAGE: image_facts("cpu")}
     assert (await passes(world)).requeue_after == DAY
     assert world.kube.writes == writes
-    assert counted(world, "collections_total", result="succeeded") == 0
+    assert count_collections(world, "collections_total", result="succeeded") == 0
     assert (size(world, "bytes"), size(world, "needed_bytes")) == (4000, 4000)
     assert (size(world, "capacity_bytes"), size(world, "free_bytes")) == (20_000, 16_000)
     assert size(world, "limit_bytes") is None
@@ -185,17 +185,17 @@ async def test_a_result_is_recorded_and_shown_over_restarts(world: World) -> Non
 
 async def test_dry_run_counts_nothing() -> None:
     world = world_with(dry_run=True, max_size=10_000)
-    assert task_of(await started(world)).dry_run
+    assert task_of(await start_first(world)).dry_run
     ends(world, FOUND.model_copy(update={"dry_run": True}))
     await passes(world)
-    assert counted(world, "collected_total", kind="artifact") == 0
+    assert count_collections(world, "collected_total", kind="artifact") == 0
     assert (size(world, "bytes"), size(world, "artifacts")) == (9000, 9)
     assert size(world, "limit_bytes") == 10_000
 
 
 async def test_need_above_the_limit_is_an_event() -> None:
     world = world_with(max_size=3999)
-    await started(world)
+    await start_first(world)
     ends(world)
     await passes(world)
     assert await world.events() == ["StoreOverLimit"]
@@ -204,7 +204,7 @@ async def test_need_above_the_limit_is_an_event() -> None:
 
 
 async def test_a_failure_is_shown_until_a_collection_succeeds(world: World) -> None:
-    await started(world)
+    await start_first(world)
     world.job_ends("Failed", message="Job was active longer than specified deadline")
     assert (await passes(world)).requeue_after == 3600
     assert await world.events() == ["CollectionFailed"]
@@ -217,7 +217,7 @@ async def test_a_failure_is_shown_until_a_collection_succeeds(world: World) -> N
 
 
 async def test_blocked_collection_stays_reported(world: World) -> None:
-    world.put(made("InferenceModel", "resnet", NAMESPACE, spec={"source": 7}))
+    world.put(make_object("InferenceModel", "resnet", NAMESPACE, spec={"source": 7}))
     for _ in range(2):
         assert (await passes(world)).requeue_after == 600
         assert size(world, "collection_trouble", reason="CollectionBlocked") == 1
@@ -232,7 +232,7 @@ async def test_blocked_collection_stays_reported(world: World) -> None:
     await passes(world)
     assert world.kube.calls["list"] == lists, "for a report the cache is enough"
     assert size(world, "collection_trouble", reason="CollectionBlocked") == 1
-    world.put(made("InferenceModel", "resnet", NAMESPACE, spec=SOURCE))
+    world.put(make_object("InferenceModel", "resnet", NAMESPACE, spec=SOURCE))
     waits = (await passes(world)).requeue_after
     assert size(world, "collection_trouble", reason="CollectionBlocked") is None
     assert waits is not None
@@ -245,7 +245,7 @@ async def test_blocked_collection_stays_reported(world: World) -> None:
 async def test_nothing_is_removed_while_an_object_cannot_be_read(world: World) -> None:
     waits = (await passes(world)).requeue_after
     assert waits is not None
-    world.put(made("InferenceModel", "resnet", NAMESPACE, spec={"source": 7}))
+    world.put(make_object("InferenceModel", "resnet", NAMESPACE, spec={"source": 7}))
     world.now += timedelta(seconds=waits)
     assert (await passes(world)).requeue_after == 600
     assert world.all("Job") == []
@@ -254,7 +254,7 @@ async def test_nothing_is_removed_while_an_object_cannot_be_read(world: World) -
     assert event["involvedObject"]["name"] == "resnet"
     assert "InferenceModel resnet: spec.source" in event["message"]
     assert size(world, "collection_trouble", reason="CollectionBlocked") == 1
-    world.put(made("InferenceModel", "resnet", NAMESPACE, spec=SOURCE))
+    world.put(make_object("InferenceModel", "resnet", NAMESPACE, spec=SOURCE))
     world.now += timedelta(minutes=10)
     await passes(world)
     assert len(world.all("Job")) == 1
@@ -273,22 +273,22 @@ async def test_a_list_that_fails_starts_nothing(world: World, kind: str) -> None
 
 
 async def test_a_namespaces_own_limit_is_read(world: World) -> None:
-    namespace = made("Namespace", NAMESPACE)
+    namespace = make_object("Namespace", NAMESPACE)
     namespace["metadata"]["annotations"] = {"enginewright.dev/store-max-size": "1Ki"}
     world.put(namespace)
-    assert task_of(await started(world)).max_bytes == 1024
+    assert task_of(await start_first(world)).max_bytes == 1024
 
 
 async def test_a_limit_that_cannot_be_read_is_reported_where_no_claim_is_the_store() -> None:
     world = world_with(bucket=StoreBucket(uri="s3://models/team"))
     world.deployment = "enginewright"
-    world.put(made("Deployment", "enginewright", world.config.namespace))
+    world.put(make_object("Deployment", "enginewright", world.config.namespace))
     world.restart()
     await world.home.load()
     world.images.facts = {CPU_IMAGE: image_facts("cpu")}
-    world.put(made("InferenceModel", "resnet", NAMESPACE, spec=SOURCE))
-    world.put(made("Namespace", "kube-system"))
-    namespace = made("Namespace", NAMESPACE)
+    world.put(make_object("InferenceModel", "resnet", NAMESPACE, spec=SOURCE))
+    world.put(make_object("Namespace", "kube-system"))
+    namespace = make_object("Namespace", NAMESPACE)
     namespace["metadata"]["annotations"] = {"enginewright.dev/store-max-size": "plenty"}
     world.put(namespace)
     await passes(world)
@@ -307,7 +307,7 @@ async def test_a_namespace_that_ends_is_left_alone(world: World) -> None:
 
 
 async def test_nothing_is_created_in_a_namespace_that_is_known_to_end(world: World) -> None:
-    namespace = made("Namespace", NAMESPACE)
+    namespace = make_object("Namespace", NAMESPACE)
     namespace["metadata"]["deletionTimestamp"] = "2026-03-01T00:00:00Z"
     world.put(namespace)
     await becomes_due(world)
@@ -318,9 +318,9 @@ async def test_nothing_is_created_in_a_namespace_that_is_known_to_end(world: Wor
 async def test_jobs_of_other_stores_are_not_parsed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await started(world)
+    await start_first(world)
     for item in ("team-b", "team-c"):
-        world.put(made("Job", "collect-1", item, labels={COMPONENT: COLLECT}))
+        world.put(make_object("Job", "collect-1", item, labels={COMPONENT: COLLECT}))
     parsed = []
 
     def view(job: Json) -> CollectionView:
@@ -350,7 +350,7 @@ def of_group(name: str, namespace: str, **status: Any) -> Json:
     ]
     labels = {MANAGED_BY: OPERATOR, COMPONENT: COLLECT, STORE_GROUP: "research"}
     pod = {"spec": {"containers": [{"name": "collect", "env": env}]}}
-    return made("Job", name, namespace, labels=labels, spec={"template": pod}, **status)
+    return make_object("Job", name, namespace, labels=labels, spec={"template": pod}, **status)
 
 
 def stores_of(jobs: list[Json]) -> set[str]:
@@ -387,13 +387,13 @@ async def test_jobs_that_collect_a_part_that_namespaces_shared_are_deleted(enabl
 async def test_no_collection_touches_a_part_that_namespaces_shared() -> None:
     """Although what serves reads it, and whatever else a namespace needs."""
     world = world_with(bucket=StoreBucket(uri="s3://models/team"))
-    world.put(made("Namespace", "kube-system"))
-    world.put(made("InferenceEngine", "e", NAMESPACE, spec=engine_spec()))
+    world.put(make_object("Namespace", "kube-system"))
+    world.put(make_object("InferenceEngine", "e", NAMESPACE, spec=engine_spec()))
     reads = {"store_claim": "", "store_bucket": {"uri": "s3://models/team/_research"}}
     stored_revision = revision("ab" * 32, **reads)
     stored_revision["metadata"] |= {"namespace": NAMESPACE, "labels": {MANAGED_BY: OPERATOR}}
     world.put(stored_revision)
     world.put(of_group("collect-1", NAMESPACE))
-    job = await started(world)
+    job = await start_first(world)
     assert task_of(job).job != "collect-1"
     assert stores_of(world.all("Job")) == {f"s3://models/team/{NAMESPACE}"}

@@ -12,7 +12,14 @@ from enginewright.manifests.labels import REQUESTED_BY, REVISION
 
 from tests.support.controller_world import World
 from tests.support.fake_kube import START
-from tests.support.plan_objects import ENGINE, NAMESPACE, PREPARED_KEY, Json, engine_spec, made
+from tests.support.plan_objects import (
+    ENGINE,
+    NAMESPACE,
+    PREPARED_KEY,
+    Json,
+    engine_spec,
+    make_object,
+)
 
 KEY = EngineKey(NAMESPACE, ENGINE)
 
@@ -23,7 +30,7 @@ def model(name: str, *engines: str, namespace: str = NAMESPACE) -> Json:
         {"class": f"l4-{number}", "name": engine} for number, engine in enumerate(engines)
     ]
     status = {"engines": references}
-    return made("InferenceModel", name, namespace, spec=spec, status=status)
+    return make_object("InferenceModel", name, namespace, spec=spec, status=status)
 
 
 def revision(of: str, name: str, engine_key: str) -> Json:
@@ -36,7 +43,7 @@ def revision(of: str, name: str, engine_key: str) -> Json:
         "store_claim": "store",
     }
     labels = {MODEL_LABEL: of, REVISION: name}
-    return made(
+    return make_object(
         "ControllerRevision", f"{of}-{name}", NAMESPACE, labels=labels, revision=1, data=data
     )
 
@@ -45,7 +52,7 @@ def revision(of: str, name: str, engine_key: str) -> Json:
 def world() -> World:
     """Return a world with an engine that is built, and that a model has requested."""
     world = World()
-    engine = made("InferenceEngine", ENGINE, NAMESPACE, spec=engine_spec())
+    engine = make_object("InferenceEngine", ENGINE, NAMESPACE, spec=engine_spec())
     world.put(engine)
     world.settle().succeeds("engine-lookup", cached=True)
     engine = world.the("InferenceEngine")
@@ -180,7 +187,7 @@ LABELS = {MODEL_LABEL: "model-0", REVISION: "deleted"}
     [
         (model("model-0", ENGINE, OTHER), [OTHER]),
         (revision("model-0", "new", "f" * 64), [OTHER]),
-        (made("Deployment", "model-0-l4", NAMESPACE, labels=LABELS, spec={}), [OTHER]),
+        (make_object("Deployment", "model-0-l4", NAMESPACE, labels=LABELS, spec={}), [OTHER]),
         (change(model("model-0", ENGINE), "metadata", deletionTimestamp=str(START)), [ENGINE]),
         (change(model("model-0", ENGINE), "status", revision="new"), []),
     ],
@@ -190,14 +197,14 @@ def test_only_engines_with_changed_users_are_queued(
     world: World, event: Json, queued: list[str]
 ) -> None:
     other = {**engine_spec(), "key": "f" * 64}
-    world.put(made("InferenceEngine", OTHER, NAMESPACE, spec=other))
+    world.put(make_object("InferenceEngine", OTHER, NAMESPACE, spec=other))
     world.put(model("model-0", ENGINE))
     world.used.clear()
     world.put(event)
     assert world.used == queued
 
 
-def stored_by(owner: str, version: int) -> Json:
+def store_revision(owner: str, version: int) -> Json:
     stored = revision(owner, "r", "f" * 64)
     stored["metadata"] |= {"name": "one", "uid": "one", "resourceVersion": str(version)}
     return stored
@@ -211,10 +218,10 @@ def test_children_that_change_hands_count_for_the_new_owner() -> None:
         seen["metadata"] |= {"uid": name, "resourceVersion": str(number)}
         cache.observe(INFERENCE_MODELS, seen)
     for number, owner in enumerate(("a", "b"), 3):
-        cache.observe(CONTROLLER_REVISIONS, stored_by(owner, number))
+        cache.observe(CONTROLLER_REVISIONS, store_revision(owner, number))
     keys = {use.model: use.keys for use in uses.of_namespace(NAMESPACE)}
     assert keys == {"a": frozenset(), "b": frozenset({"f" * 64})}
-    cache.observe(CONTROLLER_REVISIONS, stored_by("b", 5), deleted=True)
+    cache.observe(CONTROLLER_REVISIONS, store_revision("b", 5), deleted=True)
     assert not any(use.keys for use in uses.of_namespace(NAMESPACE))
     assert not list(uses.of_namespace("elsewhere"))
 

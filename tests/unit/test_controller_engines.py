@@ -12,20 +12,20 @@ from enginewright_contract.report import Progress
 from prometheus_client import CollectorRegistry
 
 from tests.support.controller_world import World
-from tests.support.plan_objects import ENGINE, NAMESPACE, Json, engine_spec, made
+from tests.support.plan_objects import ENGINE, NAMESPACE, Json, engine_spec, make_object
 from tests.support.plan_world import conditions_of
 
 KEY = EngineKey(NAMESPACE, ENGINE)
 BUILDS = "enginewright_engine_builds_total"
 SPEC = {"source": {"uri": "https://models.example/resnet.onnx"}}
-MODEL_OF_NONE = made("InferenceModel", "resnet", NAMESPACE, spec=SPEC)
+MODEL_OF_NONE = make_object("InferenceModel", "resnet", NAMESPACE, spec=SPEC)
 
 
 @pytest.fixture
 def world() -> World:
     """Return a world with one engine that is built on a device."""
     world = World()
-    world.kube.put(made("InferenceEngine", ENGINE, NAMESPACE, spec=engine_spec()))
+    world.kube.put(make_object("InferenceEngine", ENGINE, NAMESPACE, spec=engine_spec()))
     return world
 
 
@@ -36,9 +36,9 @@ def request(world: World) -> None:
     world.put(engine)
 
 
-def named_by(model: str, namespace: str = NAMESPACE) -> Json:
+def make_user(model: str, namespace: str = NAMESPACE) -> Json:
     status = {"engines": [{"class": "l4", "name": ENGINE}]}
-    return {**made("InferenceModel", model, namespace, spec=SPEC), "status": status}
+    return {**make_object("InferenceModel", model, namespace, spec=SPEC), "status": status}
 
 
 def ready(world: World) -> tuple[str, str]:
@@ -165,9 +165,9 @@ async def test_an_engine_that_a_model_requests_is_built_while_one_names_it(world
     request(world)
     assert world.settle().all("Job") == []
     assert await world.events() == [], "it has only just been made"
-    world.put(named_by("another"))
+    world.put(make_user("another"))
     assert ready(world.settle()) == ("False", "LookingUp")
-    world.kube.put(named_by("another", "elsewhere"))
+    world.kube.put(make_user("another", "elsewhere"))
     world.restart()
     world.settle().misses()
     assert len(world.running_jobs()) == 1
@@ -180,7 +180,7 @@ async def test_an_engine_that_a_model_requests_is_built_while_one_names_it(world
 #   `EngineRemoved`; a collection removes its files later
 async def test_an_engine_that_nothing_needs_is_removed_over_restarts(world: World) -> None:
     request(world)
-    world.put(named_by("resnet"))
+    world.put(make_user("resnet"))
     world.settle().misses()
     world.succeeds("engine")
     world.later(days=40)
@@ -202,7 +202,7 @@ def test_an_engine_that_is_needed_again_stays(world: World) -> None:
     request(world)
     world.later(hours=1)
     assert world.the("InferenceEngine")["status"]["unusedSince"]
-    world.put(named_by("resnet"))
+    world.put(make_user("resnet"))
     world.later(days=31)
     assert "unusedSince" not in world.the("InferenceEngine")["status"]
     assert world.running_jobs()
@@ -218,7 +218,7 @@ def revision(name: str, engine_key: str) -> Json:
         "store_claim": "store",
     }
     labels = {MODEL: "resnet", REVISION: name}
-    stored = made("ControllerRevision", f"resnet-{name}", NAMESPACE, labels=labels)
+    stored = make_object("ControllerRevision", f"resnet-{name}", NAMESPACE, labels=labels)
     return {**stored, "revision": 1, "data": content}
 
 
@@ -240,7 +240,9 @@ def test_an_engine_stays_while_a_deployments_revision_cannot_be_read(world: Worl
     request(world)
     world.put(MODEL_OF_NONE)
     labels = {MODEL: "resnet", CLASS: "l4", REVISION: "r1"}
-    world.put(made("Deployment", "resnet-l4", NAMESPACE, labels=labels, spec={"replicas": 1}))
+    world.put(
+        make_object("Deployment", "resnet-l4", NAMESPACE, labels=labels, spec={"replicas": 1})
+    )
     world.later(days=40)
     assert "unusedSince" not in world.the("InferenceEngine")["status"], "revision r1 is not there"
     world.put(revision("r1", "f" * 64))

@@ -14,11 +14,11 @@ from enginewright.kube.errors import Forbidden
 from enginewright.plan.types import EventIntent
 
 from tests.support.fake_kube import FakeKube
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 
 SERVER = FakeKube()
-MODEL = SERVER.put(made("InferenceModel", "m", "ns"))
-CLASS = SERVER.put(made("AcceleratorClass", "cpu"))
+MODEL = SERVER.put(make_object("InferenceModel", "m", "ns"))
+CLASS = SERVER.put(make_object("AcceleratorClass", "cpu"))
 NEWS = EventIntent("Warning", "ParityFailed", "output y differs")
 
 
@@ -33,7 +33,7 @@ class Clock:
         return datetime.fromtimestamp(self.seconds, UTC)
 
 
-async def reported(
+async def report_news(
     kube: FakeKube, clock: Clock, *news: tuple[Mapping[str, Any], EventIntent]
 ) -> None:
     """Tell `news` in a process of its own and wait until all is written."""
@@ -49,7 +49,7 @@ async def reported(
 
 async def test_fields_that_kubectl_describe_needs() -> None:
     kube, clock = FakeKube(), Clock()
-    await reported(kube, clock, (MODEL, NEWS))
+    await report_news(kube, clock, (MODEL, NEWS))
     (event,) = kube.objects.values()
     assert event["involvedObject"] == {
         "apiVersion": "enginewright.dev/v1alpha1",
@@ -67,7 +67,7 @@ async def test_fields_that_kubectl_describe_needs() -> None:
 async def test_each_news_is_one_event_in_its_objects_namespace_or_default() -> None:
     kube, clock = FakeKube(), Clock()
     other = EventIntent("Normal", "Serving", "serves")
-    await reported(kube, clock, (MODEL, NEWS), (MODEL, NEWS), (MODEL, other), (CLASS, NEWS))
+    await report_news(kube, clock, (MODEL, NEWS), (MODEL, NEWS), (MODEL, other), (CLASS, NEWS))
     assert [namespace for _, namespace, _ in kube.objects] == ["ns", "ns", "default"]
     assert kube.writes == 3
 
@@ -81,7 +81,7 @@ async def test_after_a_while_and_after_a_restart_it_counts_up() -> None:
         await asyncio.wait_for(recorder.drain(), 5)
         clock.seconds += 0.4 * REPEAT_AFTER
     writer.cancel()
-    await reported(kube, clock, (MODEL, NEWS))
+    await report_news(kube, clock, (MODEL, NEWS))
     ((_, _, _), event), *more = kube.objects.items()
     assert not more
     assert event["count"] == 3  # at 0, at 1.2 and, restarted, at 1.6 times REPEAT_AFTER
@@ -91,7 +91,7 @@ async def test_after_a_while_and_after_a_restart_it_counts_up() -> None:
 async def test_failed_event_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     kube, clock = FakeKube(), Clock()
     kube.fail["apply"] = [Forbidden("events is forbidden")]
-    await reported(kube, clock, (MODEL, NEWS), (MODEL, EventIntent("Normal", "A", "b")))
+    await report_news(kube, clock, (MODEL, NEWS), (MODEL, EventIntent("Normal", "A", "b")))
     assert [kind for kind, _, _ in kube.objects] == ["Event"]
     assert "events is forbidden" in caplog.text
 

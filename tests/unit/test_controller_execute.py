@@ -13,9 +13,9 @@ from enginewright.observed.deployments import count_managers
 from enginewright.plan.types import ObjectRef, ReplicasHandover
 
 from tests.support.controller_world import World
-from tests.support.plan_objects import MODEL, NAMESPACE, Json, made
+from tests.support.plan_objects import MODEL, NAMESPACE, Json, make_object
 
-OWNER = made("InferenceModel", MODEL, NAMESPACE)
+OWNER = make_object("InferenceModel", MODEL, NAMESPACE)
 LABELS = {MANAGED_BY: OPERATOR}
 NAME = f"{MODEL}-cpu"
 REF = ObjectRef("apps/v1", "Deployment", NAMESPACE, NAME)
@@ -23,17 +23,17 @@ REF = ObjectRef("apps/v1", "Deployment", NAMESPACE, NAME)
 
 def deployment(kind: str = "Deployment", *, uid: str = "model-1", **spec: Any) -> Json:
     owner = {**OWNER, "metadata": {"name": MODEL, "uid": uid}}
-    return made(kind, NAME, NAMESPACE, owner, LABELS, spec={"replicas": 2, **spec})
+    return make_object(kind, NAME, NAMESPACE, owner, LABELS, spec={"replicas": 2, **spec})
 
 
-def observed(world: World) -> Json:
+def observe(world: World) -> Json:
     result = world.cache.get(DEPLOYMENTS, NAMESPACE, NAME)
     assert result is not None
     return result
 
 
 def handover(world: World, replicas: int) -> ReplicasHandover:
-    return ReplicasHandover(NAMESPACE, NAME, observed(world)["metadata"]["uid"], replicas)
+    return ReplicasHandover(NAMESPACE, NAME, observe(world)["metadata"]["uid"], replicas)
 
 
 def somebody_edits(world: World, obj: Mapping[str, Any], **spec: Any) -> None:
@@ -76,7 +76,7 @@ async def test_difference_is_applied_again(
     world: World, part: str, edit: Json, applied: bool
 ) -> None:
     await world.executor.apply(deployment())
-    stored = observed(world)
+    stored = observe(world)
     world.put({**stored, part: {**stored[part], **edit}})
     assert await world.executor.apply(deployment()) is applied
     assert not await world.executor.apply(deployment())
@@ -86,7 +86,7 @@ async def test_difference_is_applied_again(
 async def test_an_edit_that_is_undone_is_reported_with_its_author(world: World) -> None:
     reported: list[str] = []
     await world.executor.apply(deployment(), reported.append)
-    stored = observed(world)
+    stored = observe(world)
     owned = {"manager": "keda", "subresource": "scale", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
     status = {"manager": "controller", "subresource": "status", "fieldsV1": owned["fieldsV1"]}
     ours = {"manager": "enginewright", "fieldsV1": owned["fieldsV1"]}
@@ -125,7 +125,7 @@ async def test_own_change_is_no_edit_of_others(world: World) -> None:
 #   owner
 async def test_a_name_that_another_model_has_is_said_and_not_waited_for(world: World) -> None:
     await world.executor.apply(deployment())
-    stored = observed(world)
+    stored = observe(world)
     (owner,) = stored["metadata"]["ownerReferences"]
     metadata = {**OWNER["metadata"], "uid": owner["uid"]}
     world.put({**OWNER, "metadata": metadata})
@@ -144,8 +144,8 @@ async def test_a_count_that_is_handed_over_stays_when_it_is_applied_no_more(worl
     without = deployment()
     del without["spec"]["replicas"]
     assert await world.executor.apply(without)
-    assert observed(world)["spec"]["replicas"] == 5
-    assert count_managers(observed(world)["metadata"]) == {HANDOVER_MANAGER}
+    assert observe(world)["spec"]["replicas"] == 5
+    assert count_managers(observe(world)["metadata"]) == {HANDOVER_MANAGER}
     assert not await world.executor.apply(without)
 
 
@@ -153,14 +153,14 @@ async def test_later_defaults_are_no_edit(world: World) -> None:
     without = deployment()
     del without["spec"]["replicas"]
     await world.executor.apply(without)
-    somebody_edits(world, observed(world), replicas=7)
+    somebody_edits(world, observe(world), replicas=7)
     assert not await world.executor.apply(without)
 
 
 async def test_a_count_that_somebody_changed_meanwhile_is_not_set_back(world: World) -> None:
     await world.executor.apply(deployment(replicas=5))
     before = handover(world, 5)
-    somebody_edits(world, observed(world), replicas=7)
+    somebody_edits(world, observe(world), replicas=7)
     assert not await world.executor.hand_over(before)
     assert world.the("Deployment")["spec"]["replicas"] == 7
 
@@ -196,7 +196,7 @@ async def test_our_own_object_that_the_cache_lacks_is_taken_back(world: World) -
 
 async def test_a_shared_object_without_owner_is_known_by_its_label(world: World) -> None:
     spec = {"accessModes": ["ReadWriteMany"]}
-    claim = made("PersistentVolumeClaim", "store", NAMESPACE, labels=LABELS, spec=spec)
+    claim = make_object("PersistentVolumeClaim", "store", NAMESPACE, labels=LABELS, spec=spec)
     world.kube.put(claim)
     assert await world.executor.apply(claim)
     assert world.cache.get(CLAIMS, NAMESPACE, "store") is not None

@@ -12,9 +12,9 @@ from enginewright.manifests.probe_job import PROBE, image_hash
 
 from tests.support.controller_world import World
 from tests.support.fake_kube import timestamp
-from tests.support.plan_objects import CPU_IMAGE, OPENVINO_IMAGE, image_facts, made
+from tests.support.plan_objects import CPU_IMAGE, OPENVINO_IMAGE, image_facts, make_object
 from tests.support.plan_world import CONFIG
-from tests.support.simulation import terminated
+from tests.support.simulation import report_end
 
 KEY = image_hash(CPU_IMAGE)
 FACTS = image_facts("cpu")
@@ -28,8 +28,8 @@ def waits(world: World, reason: str, message: str = "") -> None:
     pod_becomes(world, {"state": {"waiting": {"reason": reason, "message": message}}})
 
 
-def ended(world: World, code: int, message: str) -> None:
-    state = terminated(PROBE, code=code, message=message)
+def end_probe(world: World, code: int, message: str) -> None:
+    state = report_end(PROBE, code=code, message=message)
     pod_becomes(world, state, "Failed" if code else "Succeeded")
 
 
@@ -51,7 +51,7 @@ async def test_an_image_is_probed_once_and_all_models_are_queued(world: World) -
     assert world.images.loaded
     assert (await world.images.reconcile(KEY)).requeue
     assert not (await world.images.reconcile(KEY)).requeue
-    ended(world, 0, FACTS.to_json())
+    end_probe(world, 0, FACTS.to_json())
     assert await world.images.reconcile(KEY) == ReconcileResult(exists=False)
     assert (world.images.facts, world.images_changed) == ({CPU_IMAGE: FACTS}, 1)
     assert world.find("ConfigMap", CONFIG_MAP)
@@ -59,7 +59,7 @@ async def test_an_image_is_probed_once_and_all_models_are_queued(world: World) -
 
 async def test_a_tenants_pod_cannot_answer_for_an_image(world: World) -> None:
     await world.images.reconcile(KEY)
-    ended(world, 0, FACTS.to_json())
+    end_probe(world, 0, FACTS.to_json())
     pod = world.the("Pod")
     world.remove("Pod", pod["metadata"]["name"])
     pod["metadata"] |= {"namespace": "tenant", "uid": "another"}
@@ -77,14 +77,14 @@ async def test_a_job_that_gets_no_pod_is_reported(world: World) -> None:
     world.now += timedelta(seconds=waits)
     await world.images.reconcile(KEY)
     assert "has no pod" in world.images.failures[CPU_IMAGE]
-    ended(world, 0, FACTS.to_json())
+    end_probe(world, 0, FACTS.to_json())
     await world.images.reconcile(KEY)
     assert world.images.facts == {CPU_IMAGE: FACTS}
 
 
 async def test_a_restart_asks_nothing(world: World) -> None:
     await world.images.reconcile(KEY)
-    ended(world, 0, FACTS.to_json())
+    end_probe(world, 0, FACTS.to_json())
     await world.images.reconcile(KEY)
     writes = world.kube.writes
     world.restart()
@@ -96,22 +96,22 @@ async def test_a_restart_asks_nothing(world: World) -> None:
 
 async def test_a_second_image_is_kept_beside_the_first(world: World) -> None:
     await world.images.reconcile(KEY)
-    ended(world, 0, FACTS.to_json())
+    end_probe(world, 0, FACTS.to_json())
     await world.images.reconcile(KEY)
     other = image_hash(OPENVINO_IMAGE)
     await world.images.reconcile(other)
     world.job_ends("Complete", f"probe-{KEY}-1")
-    ended(world, 0, FACTS.to_json())
+    end_probe(world, 0, FACTS.to_json())
     await world.images.reconcile(other)
     assert set(world.get("ConfigMap", CONFIG_MAP)["data"]) == {KEY, other}
 
 
-async def answered(world: World, image: str) -> None:
+async def answer_probe(world: World, image: str) -> None:
     """Have an image be probed to the end."""
     key = image_hash(image)
     await world.images.reconcile(key)
     job = f"probe-{key}-1"
-    state = terminated(PROBE, code=0, message=FACTS.to_json())
+    state = report_end(PROBE, code=0, message=FACTS.to_json())
     statuses = [{"name": PROBE, **state}]
     world.job_pod_becomes(of=job, phase="Succeeded", containerStatuses=statuses)
     world.job_ends("Complete", job)
@@ -120,7 +120,7 @@ async def answered(world: World, image: str) -> None:
 
 def uses(world: World, image: str) -> None:
     """Have a revision with an image that is no longer configured."""
-    revision = made(
+    revision = make_object(
         "ControllerRevision", "r", CONFIG.namespace, data={"classes": [{"image": image}]}
     )
     world.kube.put(revision)
@@ -132,33 +132,33 @@ OLD = "registry.example/cpu:0"
 async def test_an_image_of_a_revision_stays_known_as_long_as_it_is_used(world: World) -> None:
     world.images.require([OLD, CPU_IMAGE])
     assert world.images_required == [image_hash(OLD)]
-    await answered(world, OLD)
+    await answer_probe(world, OLD)
     uses(world, OLD)
     world.restart()
     await world.images.load()
     assert OLD in world.images.facts
     world.images.require([OLD])
     assert world.images_required == [image_hash(OLD)], "it is known"
-    await answered(world, CPU_IMAGE)
+    await answer_probe(world, CPU_IMAGE)
     assert set(world.get("ConfigMap", CONFIG_MAP)["data"]) == {KEY, image_hash(OLD)}
     world.remove("ControllerRevision", "r")
     world.restart()
     await world.images.load()
-    await answered(world, OPENVINO_IMAGE)
+    await answer_probe(world, OPENVINO_IMAGE)
     assert image_hash(OLD) not in world.get("ConfigMap", CONFIG_MAP)["data"]
 
 
 @pytest.mark.parametrize("data", [None, [], {}, {"classes": None}, {"classes": ["cpu"]}])
 async def test_a_damaged_revision_uses_no_image(world: World, data: object) -> None:
-    world.kube.put(made("ControllerRevision", "r", "shop", data=data))
+    world.kube.put(make_object("ControllerRevision", "r", "shop", data=data))
     world.watch()
-    await answered(world, CPU_IMAGE)
+    await answer_probe(world, CPU_IMAGE)
     assert set(world.get("ConfigMap", CONFIG_MAP)["data"]) == {KEY}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"image": "another", "facts": {}}'])
 async def test_a_stored_answer_that_is_no_use_is_asked_again(world: World, text: str) -> None:
-    world.kube.put(made("ConfigMap", CONFIG_MAP, CONFIG.namespace, data={KEY: text}))
+    world.kube.put(make_object("ConfigMap", CONFIG_MAP, CONFIG.namespace, data={KEY: text}))
     await world.images.load()
     assert world.images.facts == {}
     assert (await world.images.reconcile(KEY)).requeue
@@ -182,7 +182,7 @@ async def test_an_image_that_starts_slowly_is_no_failure(world: World) -> None:
 
 async def test_a_failed_probe_is_reported_and_retried_with_growing_waits(world: World) -> None:
     await world.images.reconcile(KEY)
-    ended(world, 1, "onnxruntime is missing")
+    end_probe(world, 1, "onnxruntime is missing")
     job_failed(world)
     assert (await world.images.reconcile(KEY)).requeue_after == FIRST_RETRY.total_seconds()
     assert "onnxruntime is missing" in world.images.failures[CPU_IMAGE]
@@ -196,7 +196,7 @@ async def test_a_failed_probe_is_reported_and_retried_with_growing_waits(world: 
 
 async def test_a_restart_goes_on_with_the_newest_probe(world: World) -> None:
     await world.images.reconcile(KEY)
-    ended(world, 1, "no space left on device")
+    end_probe(world, 1, "no space left on device")
     job_failed(world)
     await world.images.reconcile(KEY)
     world.now += FIRST_RETRY
@@ -204,7 +204,7 @@ async def test_a_restart_goes_on_with_the_newest_probe(world: World) -> None:
     world.restart()
     assert await world.images.reconcile(KEY) == ReconcileResult(requeue_after=120)
     assert jobs(world) == [f"probe-{KEY}-2"]
-    ended(world, 0, FACTS.to_json())
+    end_probe(world, 0, FACTS.to_json())
     await world.images.reconcile(KEY)
     assert world.images.facts == {CPU_IMAGE: FACTS}
 
@@ -212,7 +212,7 @@ async def test_a_restart_goes_on_with_the_newest_probe(world: World) -> None:
 @pytest.mark.parametrize("code", [65, 132, 139])
 async def test_a_probe_is_never_given_up(world: World, code: int) -> None:
     await world.images.reconcile(KEY)
-    ended(world, code, "")
+    end_probe(world, code, "")
     job_failed(world)
     assert (await world.images.reconcile(KEY)).requeue_after == FIRST_RETRY.total_seconds()
 
@@ -221,14 +221,14 @@ async def test_a_success_ends_the_failure(world: World) -> None:
     await world.images.reconcile(KEY)
     waits(world, "ErrImagePull")
     await world.images.reconcile(KEY)
-    ended(world, 0, FACTS.to_json())
+    end_probe(world, 0, FACTS.to_json())
     await world.images.reconcile(KEY)
     assert (world.images.failures, world.images_changed) == ({}, 2)
 
 
 async def test_facts_that_cannot_be_kept_are_not_used(world: World) -> None:
     await world.images.reconcile(KEY)
-    ended(world, 0, FACTS.to_json())
+    end_probe(world, 0, FACTS.to_json())
     world.kube.fail["apply"] = [Forbidden("configmaps is forbidden")]
     with pytest.raises(Forbidden):
         await world.images.reconcile(KEY)

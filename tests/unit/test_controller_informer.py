@@ -19,7 +19,7 @@ from enginewright.kube.resources import (
 )
 
 from tests.support.fake_kube import FakeKube
-from tests.support.plan_objects import NAMESPACE, made
+from tests.support.plan_objects import NAMESPACE, make_object
 
 
 class Informed:
@@ -46,7 +46,7 @@ class Informed:
         self.informer = Informer(self.kube, Router(self.cache, sinks), watched)
 
     def add(self, kind: str, name: str, **labels: str) -> None:
-        self.kube.put(made(kind, name, NAMESPACE, labels=labels))
+        self.kube.put(make_object(kind, name, NAMESPACE, labels=labels))
 
 
 def _ignore(_key: object) -> None:

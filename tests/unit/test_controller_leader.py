@@ -65,7 +65,7 @@ class Machine:
 def test_a_free_lease_is_taken_and_confirmed_before_anything_is_done() -> None:
     machine = Machine()
     assert machine.decide() == Take()
-    machine.candidate.wrote(sent=machine.now)
+    machine.candidate.on_written(sent=machine.now)
     assert not machine.candidate.may_act(machine.now)
     assert machine.confirm(record("me")) == Lead()
     assert machine.candidate.may_act(machine.now + TIMING.deadline - 0.01)
@@ -108,7 +108,7 @@ def test_withdrawn_claim_is_none() -> None:
 def test_of_two_that_write_at_once_the_one_that_sees_the_other_withdraws() -> None:
     machine = Machine()
     machine.decide()
-    machine.candidate.wrote(sent=machine.now)
+    machine.candidate.on_written(sent=machine.now)
     mine, theirs = record("me"), record("they", key=ELSEWHERE)
     assert machine.confirm(mine, theirs) == Withdraw(theirs)
     assert not machine.candidate.may_act(machine.now)
@@ -117,7 +117,7 @@ def test_of_two_that_write_at_once_the_one_that_sees_the_other_withdraws() -> No
 def test_one_that_was_paused_before_its_confirmation_does_not_lead() -> None:
     machine = Machine()
     machine.decide()
-    machine.candidate.wrote(sent=machine.now)
+    machine.candidate.on_written(sent=machine.now)
     assert machine.confirm(record("me"), after=TIMING.deadline) is None
     assert Machine().confirm(record("other")) is None
 
@@ -337,7 +337,7 @@ class Hostile:
         if self._chance.random() < 0.1 or asyncio.get_running_loop().time() < self.cut_until:
             raise Transient("lost on the way there")
         # Once it has arrived it is carried out, also where the client has given up: within two seconds.
-        done = asyncio.ensure_future(self._carried_out(call))
+        done = asyncio.ensure_future(self._carry_out(call))
         self._under_way.add(done)
         done.add_done_callback(self._under_way.discard)
         answer = await asyncio.shield(done)
@@ -346,7 +346,7 @@ class Hostile:
             raise Transient("lost on the way back")
         return answer
 
-    async def _carried_out(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _carry_out(self, call: Callable[[], Awaitable[T]]) -> T:
         await asyncio.sleep(self._chance.choice((0, 2)) * self._chance.random())
         return await call()
 

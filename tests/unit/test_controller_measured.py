@@ -13,7 +13,7 @@ from enginewright.manifests.labels import CANARY, MODEL, REVISION, TRACK
 from enginewright_contract.measurements import Measurements
 
 from tests.support.fake_kube import FakeKube, at_once
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 
 MEASURED: Final = Measurements(model="m", revision="r1", since=1.0)
 
@@ -27,12 +27,12 @@ class Pods:
         self.answer: bytes | Exception = MEASURED.to_json().encode()
         self.polls = MeasurementPolls(self.cache, self)
         spec = {"rollout": {"canary": canary}}
-        self._have(INFERENCE_MODELS, made("InferenceModel", "m", "ns", spec=spec))
+        self._have(INFERENCE_MODELS, make_object("InferenceModel", "m", "ns", spec=spec))
         labels = {MODEL: "m", TRACK: CANARY}
-        self._have(DEPLOYMENTS, made("Deployment", "m-canary", "ns", labels=labels, spec={}))
+        self._have(DEPLOYMENTS, make_object("Deployment", "m-canary", "ns", labels=labels, spec={}))
         for model in ("m", "other"):
             labels = {MODEL: model, REVISION: "r1"}
-            self._have(PODS, made("Pod", f"{model}-1", "ns", labels=labels))
+            self._have(PODS, make_object("Pod", f"{model}-1", "ns", labels=labels))
         self.compare()
 
     def _have(self, resource: Any, obj: Any) -> None:
@@ -49,7 +49,7 @@ class Pods:
         for view in self.views():
             if self.polls.concerns(view):
                 at_once(self.polls.poll(PodAddress("ns", view.name, "192.0.2.1", 8081), view))
-        return self.polls.measured(self.views())
+        return self.polls.get_measurements(self.views())
 
     async def get(self, pod: PodAddress, path: str, query: str = "") -> bytes:
         self.asked.append(f"{pod.name}{path}?{query}")

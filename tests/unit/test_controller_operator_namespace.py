@@ -11,10 +11,10 @@ from enginewright.controller.proposals import KEY
 from enginewright.manifests.probe_job import image_hash
 
 from tests.support.controller_world import World
-from tests.support.plan_objects import CPU_IMAGE, made
+from tests.support.plan_objects import CPU_IMAGE, make_object
 from tests.support.plan_world import CONFIG
 
-DEPLOYMENT = made("Deployment", "enginewright", CONFIG.namespace)
+DEPLOYMENT = make_object("Deployment", "enginewright", CONFIG.namespace)
 
 
 def with_deployment(name: str | None = "enginewright") -> World:
@@ -43,7 +43,9 @@ async def _proposals(world: World) -> None:
 
 
 async def _lease(world: World) -> None:
-    claim = LeaseClaim((CONFIG.namespace, "enginewright"), "me", frozenset({"*"}), world.home.owned)
+    claim = LeaseClaim(
+        (CONFIG.namespace, "enginewright"), "me", frozenset({"*"}), world.home.set_owner
+    )
     election = Election(
         world.kube, claim, lost=lambda _why: None, refused=lambda _why: None, clock=steady_clock
     )
@@ -63,7 +65,7 @@ async def test_objects_of_older_operators_become_owned(
     name: str, make: Callable[[World], Awaitable[None]]
 ) -> None:
     world = with_deployment()
-    world.kube.put(made("ConfigMap", name, CONFIG.namespace, data={}))
+    world.kube.put(make_object("ConfigMap", name, CONFIG.namespace, data={}))
     await world.home.load()
     await make(world)
     assert owners(world)[name] == [world.the("Deployment")["metadata"]["uid"]]
@@ -83,6 +85,6 @@ async def test_nothing_is_owned_without_deployment(
         await world.home.load()
     missing = f"Deployment {CONFIG.namespace}/gone not found"
     assert (missing in caplog.text) is (deployment is not None)
-    world.kube.put(made("ConfigMap", IMAGES, CONFIG.namespace, data={}))
+    world.kube.put(make_object("ConfigMap", IMAGES, CONFIG.namespace, data={}))
     await _images(world)
     assert set(map(tuple, owners(world).values())) == {()}

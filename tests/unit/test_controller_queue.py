@@ -40,9 +40,9 @@ async def test_key_in_work_is_given_again_only_afterwards() -> None:
     queue.add("a")
     queue.add("a")
     assert await rest(queue) == []
-    queue.done("a")
+    queue.finish("a")
     assert await rest(queue) == ["a"]
-    queue.done("a")
+    queue.finish("a")
     assert await rest(queue) == []
 
 
@@ -53,7 +53,7 @@ async def test_add_after_keeps_the_earliest(first: float, second: float) -> None
     queue.add_after("a", second)
     assert await queue.get() == "a"
     assert now() == pytest.approx(3.0)
-    queue.done("a")
+    queue.finish("a")
     assert await rest(queue) == []
 
 
@@ -115,7 +115,7 @@ async def test_metrics_have_client_gos_names() -> None:
     assert value("workqueue_depth") == 1
     assert value("workqueue_unfinished_work_seconds") == pytest.approx(3)
     assert queue.longest_running == pytest.approx(3)
-    queue.done(key)
+    queue.finish(key)
     queue.add_rate_limited(key)
     assert value("workqueue_adds_total") == 2
     assert value("workqueue_retries_total") == 1

@@ -13,7 +13,7 @@ from enginewright.observed.pods import JOB_NAME
 from enginewright.plan.types import EventIntent, ObjectRef, Plan
 
 from tests.support.controller_world import World
-from tests.support.plan_objects import MODEL, NAMESPACE, Json, made
+from tests.support.plan_objects import MODEL, NAMESPACE, Json, make_object
 
 KEY = ModelKey(NAMESPACE, MODEL)
 LABELS = {MANAGED_BY: OPERATOR, MODEL_LABEL: MODEL}
@@ -24,8 +24,8 @@ def world() -> World:
     """Return a world with a model, and a plan that does nothing until a test writes another."""
     world = World()
     spec = {"source": {"uri": "https://example.com/m.onnx"}}
-    world.put(made("InferenceModel", MODEL, NAMESPACE, spec=spec))
-    world.plan = lambda _: decided()
+    world.put(make_object("InferenceModel", MODEL, NAMESPACE, spec=spec))
+    world.plan = lambda _: decide()
     return world
 
 
@@ -34,15 +34,15 @@ async def reconcile(world: World) -> ReconcileResult:
 
 
 def child(world: World, kind: str = "Job", name: str = "j", **rest: Any) -> Json:
-    return made(kind, name, NAMESPACE, world.the("InferenceModel"), LABELS, **rest)
+    return make_object(kind, name, NAMESPACE, world.the("InferenceModel"), LABELS, **rest)
 
 
 def pod_of(job: Json, phase: str) -> Json:
     labels = {**LABELS, JOB_NAME: job["metadata"]["name"]}
-    return made("Pod", "j-x", NAMESPACE, job, labels, status={"phase": phase})
+    return make_object("Pod", "j-x", NAMESPACE, job, labels, status={"phase": phase})
 
 
-def decided(**changes: Any) -> Plan:
+def decide(**changes: Any) -> Plan:
     values: dict[str, Any] = {
         "apply": (),
         "delete": (),
@@ -54,7 +54,7 @@ def decided(**changes: Any) -> Plan:
 
 
 async def test_a_plan_is_carried_out_once_and_then_costs_nothing(world: World) -> None:
-    world.plan = lambda _: decided(
+    world.plan = lambda _: decide(
         apply=(child(world, "Job"), child(world, "Deployment", "d", spec={"replicas": 1})),
         requeue_after=5,
     )
@@ -74,7 +74,7 @@ async def test_pods_that_build_engines_of_the_model_are_in_the_facts(world: Worl
     world.put({**world.the("InferenceModel"), "status": status})
     for engine in ("mine", "another"):
         labels = {MANAGED_BY: OPERATOR, ENGINE_LABEL: engine}
-        world.put(made("Pod", f"builds-{engine}", NAMESPACE, None, labels))
+        world.put(make_object("Pod", f"builds-{engine}", NAMESPACE, None, labels))
     await reconcile(world)
     (facts,) = world.seen
     pods_by_engine = {
@@ -100,7 +100,7 @@ async def test_what_another_model_does_about_a_shared_engine_is_in_the_facts(
     freed: list[str],
     orphaned: list[str],
 ) -> None:
-    engine = made("InferenceEngine", "mine", NAMESPACE)
+    engine = make_object("InferenceEngine", "mine", NAMESPACE)
     engine["metadata"]["annotations"] = {REQUESTED_BY: "other"}
     world.put(engine)
     own = {"class": "l4", "name": "mine", "freedAt": "2026-01-01T00:00:00Z"}
@@ -108,7 +108,7 @@ async def test_what_another_model_does_about_a_shared_engine_is_in_the_facts(
     spec = {**model["spec"], "rollout": {"strategy": strategy}}
     world.put({**model, "spec": spec, "status": {"engines": [own]}})
     reference = {"class": "l4", "name": named, "freedAt": freed_at}
-    other = made("InferenceModel", "other", NAMESPACE, spec=spec)
+    other = make_object("InferenceModel", "other", NAMESPACE, spec=spec)
     world.put({**other, "status": {"engines": [reference]}})
     await reconcile(world)
     assert sorted(world.seen[0].freed_elsewhere) == freed
@@ -117,7 +117,7 @@ async def test_what_another_model_does_about_a_shared_engine_is_in_the_facts(
 
 async def test_deletions_are_carried_out(world: World) -> None:
     world.put(child(world, "Deployment", "d"))
-    world.plan = lambda facts: decided(
+    world.plan = lambda facts: decide(
         delete=tuple(ObjectRef("apps/v1", "Deployment", NAMESPACE, "d") for _ in facts.deployments)
     )
     assert (await reconcile(world)).requeue
@@ -145,7 +145,7 @@ async def test_a_model_that_cannot_be_read_is_reported_and_not_retried(world: Wo
 
 async def test_a_class_that_cannot_be_read_is_left_out(world: World) -> None:
     for name, spec in (("bad", {}), ("good", {"nodeSelector": {"a": "b"}, "backends": ["cpu"]})):
-        world.put(made("AcceleratorClass", name, spec=spec))
+        world.put(make_object("AcceleratorClass", name, spec=spec))
     await reconcile(world)
     assert [device_class.metadata.name for device_class in world.seen[0].classes] == ["good"]
 
@@ -157,7 +157,7 @@ async def test_refused_apply_is_reported(world: World, ready: str, reason: str) 
         {"type": "Reconciling", "status": "True", "reason": "Planned", "message": "m"},
         {"type": "Stalled", "status": "False", "reason": "Planned", "message": ""},
     ]
-    world.plan = lambda _: decided(apply=(child(world, "Job"),), status={"conditions": conditions})
+    world.plan = lambda _: decide(apply=(child(world, "Job"),), status={"conditions": conditions})
     world.kube.fail["apply"] = [Forbidden("exceeded quota: q")]
     with pytest.raises(Forbidden):
         await reconcile(world)
@@ -168,7 +168,7 @@ async def test_refused_apply_is_reported(world: World, ready: str, reason: str) 
 
 
 async def test_a_webhook_that_is_not_reached_is_reported(world: World) -> None:
-    world.plan = lambda _: decided(apply=(child(world, "Job"),))
+    world.plan = lambda _: decide(apply=(child(world, "Job"),))
     said = 'failed calling webhook "policy.example": connection refused'
     world.kube.fail["apply"] = [Transient(said, code=500, reason="InternalError")]
     with pytest.raises(Transient):
@@ -177,7 +177,7 @@ async def test_a_webhook_that_is_not_reached_is_reported(world: World) -> None:
 
 
 async def test_a_namespace_that_is_deleted_is_left_alone(world: World) -> None:
-    world.plan = lambda _: decided(
+    world.plan = lambda _: decide(
         apply=(child(world, "Job"),), events=(EventIntent("Normal", "Preparing", "fetch"),)
     )
     world.kube.fail["apply"] = [Terminating("namespace ns is being terminated")] * 3
@@ -188,7 +188,7 @@ async def test_a_namespace_that_is_deleted_is_left_alone(world: World) -> None:
 
 
 async def test_a_busy_api_server_is_no_news(world: World) -> None:
-    world.plan = lambda _: decided(apply=(child(world, "Job"),))
+    world.plan = lambda _: decide(apply=(child(world, "Job"),))
     world.kube.fail["apply"] = [Transient("busy")]
     with pytest.raises(Transient):
         await reconcile(world)
@@ -196,7 +196,7 @@ async def test_a_busy_api_server_is_no_news(world: World) -> None:
 
 
 async def test_events_are_written_after_the_status(world: World) -> None:
-    world.plan = lambda _: decided(events=(EventIntent("Normal", "Serving", "serves"),))
+    world.plan = lambda _: decide(events=(EventIntent("Normal", "Serving", "serves"),))
     world.kube.fail["apply_status"] = [Transient("busy")]
     with pytest.raises(Transient):
         await reconcile(world)
@@ -209,7 +209,7 @@ async def test_children_of_an_earlier_model_are_no_facts_and_are_waited_for(worl
     job = child(world)
     job["metadata"]["ownerReferences"][0]["uid"] = "an earlier model's"
     world.put(pod_of(world.put(job), "Succeeded"))
-    world.plan = lambda _: decided(apply=(child(world, "Job"),))
+    world.plan = lambda _: decide(apply=(child(world, "Job"),))
     outcome = await reconcile(world)
     assert (world.seen[0].jobs, world.seen[0].pods) == ((), ())
     assert outcome == ReconcileResult(requeue=True)

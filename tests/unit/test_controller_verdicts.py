@@ -29,7 +29,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.support.fake_kube import FakeKube
 from tests.support.optional import present
-from tests.support.plan_objects import KINDS, Json, made
+from tests.support.plan_objects import KINDS, Json, make_object
 
 RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
 KEEPS = {"active": False}
@@ -172,7 +172,9 @@ class Sidecars:
             "initContainerStatuses": [container],
             **status,
         }
-        pod = self.kube.objects.get(("Pod", "ns", name)) or made("Pod", name, "ns", labels=labels)
+        pod = self.kube.objects.get(("Pod", "ns", name)) or make_object(
+            "Pod", name, "ns", labels=labels
+        )
         return self._show({**pod, "status": reported})
 
     def _show(self, obj: Json) -> Json:
@@ -188,7 +190,7 @@ class Sidecars:
         counts = {"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, **status}
         labels = {"enginewright.dev/model": model}
         spec = {"replicas": 2}
-        self._show(made("Deployment", model, "ns", labels=labels, spec=spec, status=counts))
+        self._show(make_object("Deployment", model, "ns", labels=labels, spec=spec, status=counts))
 
     def pods(self) -> tuple[PodView, ...]:
         return self.cache.views(POD, self.cache.all(PODS))
@@ -588,7 +590,7 @@ async def test_builds_are_asked_often_to_their_end(world: Sidecars) -> None:
 # Release
 
 
-def served(
+def make_serving_pod(
     name: str,
     state: str,
     *,
@@ -614,33 +616,33 @@ def served(
     ("pods", "before", "expected"),
     [
         ((), None, None),
-        ((served("a", "good"), served("b", "good")), None, None),
-        ((served("a", "broken"),), None, None),
-        ((served("a", "broken"), served("b", "good")), None, "uid-a"),
-        ((served("a", "broken"), served("b", "fallback allowed")), None, "uid-a"),
-        ((served("a", "broken"), served("b", "good", ready=False)), None, None),
-        ((served("a", "broken"), served("b", "good, not let in")), None, None),
-        ((served("a", "broken"), served("b", "not known")), None, None),
-        ((served("a", "broken"), served("b", "fallback unknown")), None, None),
-        ((served("a", "broken"), served("b", "good", accelerator_class="t4")), None, None),
-        ((served("a", "broken, never let in"), served("b", "good")), None, None),
-        ((served("a", "broken under Budget"), served("b", "good")), None, None),
+        ((make_serving_pod("a", "good"), make_serving_pod("b", "good")), None, None),
+        ((make_serving_pod("a", "broken"),), None, None),
+        ((make_serving_pod("a", "broken"), make_serving_pod("b", "good")), None, "uid-a"),
+        ((make_serving_pod("a", "broken"), make_serving_pod("b", "fallback allowed")), None, "uid-a"),
+        ((make_serving_pod("a", "broken"), make_serving_pod("b", "good", ready=False)), None, None),
+        ((make_serving_pod("a", "broken"), make_serving_pod("b", "good, not let in")), None, None),
+        ((make_serving_pod("a", "broken"), make_serving_pod("b", "not known")), None, None),
+        ((make_serving_pod("a", "broken"), make_serving_pod("b", "fallback unknown")), None, None),
+        ((make_serving_pod("a", "broken"), make_serving_pod("b", "good", accelerator_class="t4")), None, None),
+        ((make_serving_pod("a", "broken, never let in"), make_serving_pod("b", "good")), None, None),
+        ((make_serving_pod("a", "broken under Budget"), make_serving_pod("b", "good")), None, None),
         # it may get no requests, or be rejected
-        ((served("a", "broken"), served("b", "good", stays=False)), None, None),
-        ((served("a", "broken"), served("b", "good", revision="r2")), None, None),
+        ((make_serving_pod("a", "broken"), make_serving_pod("b", "good", stays=False)), None, None),
+        ((make_serving_pod("a", "broken"), make_serving_pod("b", "good", revision="r2")), None, None),
         # Two that break at once: none of two, one of three, and it stays the same one.
-        ((served("a", "broken"), served("b", "broken")), None, None),
-        ((served("a", "broken"), served("b", "broken"), served("c", "good")), None, "uid-a"),
-        ((served("a", "broken"), served("b", "broken"), served("c", "good")), "uid-b", "uid-b"),
-        ((served("a", "broken"), served("b", "broken"), served("c", "good")), "uid-x", "uid-a"),
+        ((make_serving_pod("a", "broken"), make_serving_pod("b", "broken")), None, None),
+        ((make_serving_pod("a", "broken"), make_serving_pod("b", "broken"), make_serving_pod("c", "good")), None, "uid-a"),
+        ((make_serving_pod("a", "broken"), make_serving_pod("b", "broken"), make_serving_pod("c", "good")), "uid-b", "uid-b"),
+        ((make_serving_pod("a", "broken"), make_serving_pod("b", "broken"), make_serving_pod("c", "good")), "uid-x", "uid-a"),
         # After a restart: the one that is unready already.
-        ((served("a", "broken"), served("b", "broken", ready=False), served("c", "good")), None,
+        ((make_serving_pod("a", "broken"), make_serving_pod("b", "broken", ready=False), make_serving_pod("c", "good")), None,
          "uid-b"),
         # Once the last good one breaks too, no pod may leave.
-        ((served("a", "broken", ready=False), served("b", "broken")), "uid-a", None),
+        ((make_serving_pod("a", "broken", ready=False), make_serving_pod("b", "broken")), "uid-a", None),
         # One a model, not one a class.
-        ((served("a", "broken"), served("b", "good"),
-          served("c", "broken", accelerator_class="t4"), served("d", "good", accelerator_class="t4")),
+        ((make_serving_pod("a", "broken"), make_serving_pod("b", "good"),
+          make_serving_pod("c", "broken", accelerator_class="t4"), make_serving_pod("d", "good", accelerator_class="t4")),
          None, "uid-a"),
     ],
 )  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 from enginewright_contract.manifest import TensorSpec
 from enginewright_runtime.prepare.sizes.discovery import graph
 from enginewright_runtime.prepare.sizes.discovery.graph import Clues
-from enginewright_runtime.prepare.sizes.discovery.hints import changes, failed_node
+from enginewright_runtime.prepare.sizes.discovery.hints import changes, find_failed_node
 from enginewright_runtime.prepare.sizes.discovery.problem import Problem, is_switched, pose
 from enginewright_runtime.prepare.sizes.discovery.ranges import Caps, explore
 from enginewright_runtime.prepare.sizes.discovery.search import ExhaustedError, Outcome, search
@@ -46,7 +46,7 @@ def test_the_innermost_node_is_the_one_that_failed() -> None:
     wording = (
         "while running If node. Name:'outer' Status Message: while running Conv node. Name:'in'"
     )
-    assert failed_node(wording) == "in"
+    assert find_failed_node(wording) == "in"
 
 
 def test_model_of_every_size_is_tried_once() -> None:

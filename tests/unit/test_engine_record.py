@@ -8,7 +8,7 @@ import pytest
 from enginewright.plan.engines.status import engine_facts, engine_versions
 from enginewright_contract.manifest import BackendLatency, Latency, OutputParity
 from enginewright_contract.report import StageReport, read_termination_message
-from enginewright_runtime.engine.handoff import published
+from enginewright_runtime.engine.handoff import describe_published
 from enginewright_runtime.session.driver import release
 
 from tests.support.manifests import engine_info, manifest
@@ -26,11 +26,11 @@ LATENCIES = tuple(
 )
 
 
-def reported(image: str | None = None, **engine: Any) -> dict[str, Any]:
+def report_engine(image: str | None = None, **engine: Any) -> dict[str, Any]:
     """Return status.engine and status.versions after the Job's report went through its termination message."""
     info = engine_info(**{"parity_max_abs_error": 1.25e-4, "parity": PARITY, **engine})
     made = manifest(engine=info, versions={"onnxruntime": "1.31.1", "driver": "570.86.15"})
-    built = published(made, is_cached=False).model_copy(update={"image": image})
+    built = describe_published(made, is_cached=False).model_copy(update={"image": image})
     report = StageReport(stage="publish-engine", ok=True, engine=built).termination_message()
     read = present(read_termination_message(report))
     assert read.engine is not None
@@ -39,11 +39,15 @@ def reported(image: str | None = None, **engine: Any) -> dict[str, Any]:
 
 
 def test_versions_of_the_build_are_recorded() -> None:
-    assert reported()["versions"] == {"backend": "10.1", "ort": "1.31.1", "driver": "570.86.15"}
+    assert report_engine()["versions"] == {
+        "backend": "10.1",
+        "ort": "1.31.1",
+        "driver": "570.86.15",
+    }
 
 
 def test_parity_is_that_against_the_reference_and_not_the_expected_outputs() -> None:
-    assert reported()["engine"]["parity"] == {
+    assert report_engine()["engine"]["parity"] == {
         "comparedWith": "source",
         "maxAbsError": "0.000125",
         "maxRelError": "0.0021",
@@ -53,17 +57,17 @@ def test_parity_is_that_against_the_reference_and_not_the_expected_outputs() -> 
 @pytest.mark.parametrize("relative", [None, inf, nan])
 def test_a_relative_difference_that_there_is_not_is_left_out(relative: float | None) -> None:
     one = OutputParity(name="y", compared_with="prepared", max_abs_error=0, max_rel_error=relative)
-    parity = reported(parity=(one,), parity_max_abs_error=0.0)["engine"]["parity"]
+    parity = report_engine(parity=(one,), parity_max_abs_error=0.0)["engine"]["parity"]
     assert parity == {"comparedWith": "prepared", "maxAbsError": "0"}
 
 
 def test_an_engine_that_was_built_without_a_device_has_neither_parity_nor_latencies() -> None:
-    engine = reported(parity=(), parity_max_abs_error=None)["engine"]
+    engine = report_engine(parity=(), parity_max_abs_error=None)["engine"]
     assert not {"parity", "latencies"} & engine.keys()
 
 
 def test_every_size_that_was_measured_is_recorded() -> None:
-    assert reported(latencies=LATENCIES)["engine"]["latencies"] == [
+    assert report_engine(latencies=LATENCIES)["engine"]["latencies"] == [
         {"shapes": "min", "p50Microseconds": 500, "p99Microseconds": 1000},
         {"shapes": "opt", "p50Microseconds": 1235, "p99Microseconds": 2469},
         {"shapes": "max", "p50Microseconds": 4000, "p99Microseconds": 8000},
@@ -73,7 +77,7 @@ def test_every_size_that_was_measured_is_recorded() -> None:
 def test_more_sizes_than_the_status_holds_are_cut() -> None:
     many = [LATENCIES[0].model_copy(update={"shapes": str(number)}) for number in range(40)]
     made = manifest(engine=engine_info(latencies=tuple(many)))
-    assert len(engine_facts(published(made, is_cached=True)).latencies) == 16
+    assert len(engine_facts(describe_published(made, is_cached=True)).latencies) == 16
 
 
 WHY = "ParityFailed: output 'logits' of golden sample 'max' is outside the tolerance" * 2
@@ -86,13 +90,13 @@ BACKENDS = (
 
 def test_backends_that_were_compared_are_recorded() -> None:
     median = {"shapes": "opt", "p50Microseconds": 1235, "p99Microseconds": 2469}
-    engine = reported(backends=BACKENDS)["engine"]
+    engine = report_engine(backends=BACKENDS)["engine"]
     assert engine["backends"] == [
         {"backend": "tensorrt", **median},
         {"backend": "cuda", **median},
         {"backend": "cpu", "excluded": WHY},
     ]
-    assert "backends" not in reported()["engine"], "as of artefacts of earlier versions"
+    assert "backends" not in report_engine()["engine"], "as of artefacts of earlier versions"
 
 
 def test_of_a_long_report_reasons_are_cut_before_medians_are_lost() -> None:
@@ -106,7 +110,7 @@ def test_of_a_long_report_reasons_are_cut_before_medians_are_lost() -> None:
         "latency": LATENCIES[1],
     }
     image = f"registry.example.com:5000/enginewright/artifacts/a-long-team-name@sha256:{'a' * 64}"
-    engine = reported(image, backends=BACKENDS, latencies=LATENCIES, **long)["engine"]
+    engine = report_engine(image, backends=BACKENDS, latencies=LATENCIES, **long)["engine"]
     assert [item["backend"] for item in engine["backends"]] == ["tensorrt", "cuda", "cpu"]
     assert [item.get("p50Microseconds") for item in engine["backends"]] == [1235, 1235, None]
     assert engine["backends"][2]["excluded"].endswith(" …")

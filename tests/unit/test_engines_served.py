@@ -9,8 +9,8 @@ from enginewright_contract.engines import (
     PROVIDERS,
     Capabilities,
     builds,
+    find_unserved_tensors,
     serves,
-    unserved_tensors,
     why_unusable,
 )
 from enginewright_contract.execution import Driver
@@ -112,8 +112,8 @@ def test_use_of_a_backend(backend: str, capability: str | None, wording: str | N
 
 def test_a_double_is_built_and_not_served() -> None:
     outputs = (TensorSpec(name="y", dtype="float64", shape=(1,)),)
-    assert unserved_tensors(RTX, outputs) == ("y (float64)",)
-    assert unserved_tensors("tensorrt", outputs) == unserved_tensors("cpu", outputs) == ()
+    assert find_unserved_tensors(RTX, outputs) == ("y (float64)",)
+    assert find_unserved_tensors("tensorrt", outputs) == find_unserved_tensors("cpu", outputs) == ()
 
 
 def test_pod_on_an_unsupported_device_says_why(

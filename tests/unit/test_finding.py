@@ -26,7 +26,7 @@ from enginewright_contract.task import (
     ShapeProfile,
 )
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.reporting import failed
+from enginewright_runtime.core.reporting import report_failure
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,7 +72,7 @@ IMAGE: dict[str, object] = {"image": f"{180 * 'r'}@sha256:{64 * '3'}"}
 DATA: dict[str, object] = {"data": {f"step-{number}": 64 * "4" for number in range(6)}}
 
 
-def sent(report: StageReport) -> StageReport:
+def send(report: StageReport) -> StageReport:
     """Return what is read of the termination message, which fits."""
     text = report.termination_message()
     assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
@@ -130,7 +130,7 @@ def test_a_failure_keeps_its_finding_on_every_way() -> None:
     assert failure.finding.node_count == 150
     again = StageFailure.of(failure.finding)
     assert (again.finding, str(again)) == (failure.finding, failure.message)
-    report = failed("golden", failure)
+    report = report_failure("golden", failure)
     assert StageReport.model_validate_json(report.to_json()) == report
     termination_message = present(read_termination_message(report.termination_message()))
     assert termination_message.outcome == report.outcome == failure.message
@@ -146,7 +146,7 @@ def test_termination_message_of_any_size_is_read(
         remedy=advice,
         proposal=Proposal(shapes=SHAPES * 4) if proposed else None,
     )
-    termination_message = sent(StageReport(stage="validate", ok=False, failure=finding))
+    termination_message = send(StageReport(stage="validate", ok=False, failure=finding))
     assert termination_message.failure is not None
     assert termination_message.reason is Reason.SHAPE_PROFILE_MISSING
     kept = termination_message.failure.cause.removesuffix(" …").rstrip()
@@ -163,7 +163,7 @@ def test_a_termination_message_of_success_is_cut_too(message: str) -> None:
     published = Published(
         key="0" * 64, model_digest="1" * 64, opset=17, ir_version=8, nodes=1, size_bytes=1
     )
-    termination_message = sent(
+    termination_message = send(
         StageReport(stage="publish", ok=True, message=message, published=published)
     )
     assert termination_message.published == published
@@ -296,7 +296,7 @@ def test_published_report_fits_into_a_termination_message(made: dict[str, object
     report = StageReport.model_validate(
         {"stage": "publish", "ok": True, "message": "published it", **made}
     )
-    read = sent(report)
+    read = send(report)
     vital = read.published or read.engine
     assert vital is not None
     assert vital.key == "0" * 64
@@ -314,7 +314,7 @@ def test_signature_is_listed_if_it_fits(outputs: int, listed: bool, changes: str
     assert whole is not None
     read = present(read_termination_message(text))
     assert read.published is not None
-    assert read.published.signature == (whole if listed else whole.unlisted())
+    assert read.published.signature == (whole if listed else whole.drop_lists())
     kept = read.published.changes.removesuffix(" …")
     assert changes.startswith(kept)
     if outputs == 1 or not listed:
@@ -327,7 +327,7 @@ def test_an_image_is_reported_if_it_fits(outputs: int, changes: str) -> None:
     made = PUBLISHED | IMAGE | {"changes": changes, "signature": signature(outputs)}
     for fields, kept in ((made, True), (made | DATA | {"image_failure": 256 * "x"}, False)):
         report = StageReport.model_validate({"stage": "publish", "ok": True, "published": fields})
-        read = sent(report)
+        read = send(report)
         assert read.published is not None
         assert read.published.image == (IMAGE["image"] if kept else None)
         assert read.published.key == "0" * 64
@@ -419,7 +419,7 @@ def test_the_digests_of_all_that_may_be_fetched_fit() -> None:
         signature=PublishedSignature(digest="d" * 64, inputs=("x:FP32[1]",) * 20),
     )
     report = StageReport(stage="publish", ok=True, message="published " * 30, published=published)
-    read = sent(report)
+    read = send(report)
     assert read.published is not None
     assert read.published.data == published.data
     assert read.published.key == published.key

@@ -14,22 +14,22 @@ from enginewright_runtime.graph.scoped.scopes import (
     Node,
     Scope,
     Value,
-    apart,
     rename,
     rename_apart,
+    separate_names,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, helper, numpy_helper
 
 from tests.support.effort import examples
-from tests.support.nested_models import answers, is_valid, nested
+from tests.support.nested_models import answers, draw_nested, is_valid
 
 T = TypeVar("T")
 FEW = settings(max_examples=examples(20))
 
 
-def described(scope: Scope) -> Any:
+def describe(scope: Scope) -> Any:
     """Return what a scope knows, as data that another reading of it can be compared with."""
     return {
         "values": {
@@ -44,7 +44,7 @@ def described(scope: Scope) -> Any:
             if value.readers or value.producer is not None
         },
         "nodes": [
-            (label(node.proto), [described(body) for body in node.bodies]) for node in scope.nodes
+            (label(node.proto), [describe(body) for body in node.bodies]) for node in scope.nodes
         ],
     }
 
@@ -99,7 +99,7 @@ class Edits:
         captured = [
             (body, body.owner, value)
             for body in self.main.bodies()
-            for value in body.captured()
+            for value in body.find_captures()
             if body.owner is not None and value in body.owner.consumes()
         ]
         if not captured:
@@ -108,7 +108,7 @@ class Edits:
         fresh = self._names.fresh("captured")
         owner.insert_before(helper.make_node("Identity", [value.name], [fresh]))
         value.replace_uses(fresh, within=body)
-        assert value not in body.captured()
+        assert value not in body.find_captures()
 
     def remove_unused(self) -> None:
         for scope in everywhere(self.main):
@@ -127,7 +127,7 @@ EDITS: list[Callable[[Edits], None]] = [
 
 
 @FEW
-@given(nested(), st.data())
+@given(draw_nested(), st.data())
 def test_edits_keep_the_model(model: ModelProto, data: st.DataObject) -> None:
     assert is_valid(model)
     expected = answers(model)
@@ -138,11 +138,11 @@ def test_edits_keep_the_model(model: ModelProto, data: st.DataObject) -> None:
         scope.write()
     assert is_valid(model)
     np.testing.assert_array_equal(answers(model), expected)
-    assert described(edits.main) == described(Scope(model.graph))
+    assert describe(edits.main) == describe(Scope(model.graph))
 
 
 @FEW
-@given(nested(hides=True))
+@given(draw_nested(hides=True))
 def test_reading_keeps_the_bytes(model: ModelProto) -> None:
     before = model.SerializeToString()
     main = Scope(model.graph)
@@ -153,20 +153,20 @@ def test_reading_keeps_the_bytes(model: ModelProto) -> None:
 
 
 @FEW
-@given(nested(hides=True), st.data())
+@given(draw_nested(hides=True), st.data())
 def test_nodes_are_sorted_in_every_body(model: ModelProto, data: st.DataObject) -> None:
     # the evaluator takes a value from outside for a hidden weight: each name stands for one value here
-    expected = answers(apart(model))
+    expected = answers(separate_names(model))
     for scope in everywhere(Scope(model.graph)):
         replace_nodes(scope.graph, data.draw(st.permutations([*scope.graph.node])))
     main = Scope(model.graph)
     main.sort()
-    np.testing.assert_array_equal(answers(apart(model)), expected)
+    np.testing.assert_array_equal(answers(separate_names(model)), expected)
     assert all(scope.order() == list(range(len(scope.nodes))) for scope in everywhere(main))
 
 
 @FEW
-@given(nested())
+@given(draw_nested())
 def test_names_apart_stand_for_one_value_each(model: ModelProto) -> None:
     expected, source = answers(model), copy_of(model)
     renamed = rename_apart(model)

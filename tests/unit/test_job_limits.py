@@ -15,7 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.many_models import ManyModels
-from tests.support.plan_objects import NAMESPACE, OTHER, SECOND, Json, engine_spec, made, published
+from tests.support.plan_objects import (
+    NAMESPACE,
+    OTHER,
+    SECOND,
+    Json,
+    engine_spec,
+    make_object,
+    publish_model,
+)
 from tests.support.plan_world import CONFIG
 from tests.support.plan_world import World as EngineWorld
 
@@ -23,7 +31,7 @@ QUEUED: Final = ("False", "Queued")
 NAMES: Final = ("d", "c", "b", "a")  # in the order of their creation
 
 
-def limited(total: int = 0, per_namespace: int = 0) -> ManyModels:
+def limit_jobs(total: int = 0, per_namespace: int = 0) -> ManyModels:
     return ManyModels(replace(CONFIG, job_limits=JobLimits(total, per_namespace)))
 
 
@@ -42,13 +50,13 @@ def job_of(world: ManyModels, owner: str) -> str:
 
 
 def succeed(world: ManyModels, owner: str) -> None:
-    world.job_succeeds(published(), of=job_of(world, owner))
+    world.job_succeeds(publish_model(), of=job_of(world, owner))
 
 
 # event: Jobs | as many Jobs run as `jobs.limit` or `jobs.namespaceLimit` allows | what serves | Ready `Queued` with the
 #   limit; the Jobs of the others begin in order of creation
 def test_jobs_wait_for_their_turns_in_order_of_creation() -> None:
-    world = different(limited(2), *NAMES)
+    world = different(limit_jobs(2), *NAMES)
     assert world.leading() == ["c", "d"]
     assert [world.ready(item) for item in "ba"] == [QUEUED, QUEUED]
     assert world.message("b") == (
@@ -61,11 +69,11 @@ def test_jobs_wait_for_their_turns_in_order_of_creation() -> None:
     assert world.leading() == ["a", "b"]
     succeed(world, "a")
     succeed(world, "b")
-    assert world.prepared() == ["a", "b", "c"]
+    assert world.list_prepared() == ["a", "b", "c"]
 
 
 def test_a_namespaces_limit_names_itself() -> None:
-    world = different(limited(9, 1), "b", "a")
+    world = different(limit_jobs(9, 1), "b", "a")
     assert world.leading() == ["b"]
     assert world.message("a").endswith(
         "at most 1 Jobs of namespace shop run at the same time (jobs.namespaceLimit)"
@@ -73,11 +81,11 @@ def test_a_namespaces_limit_names_itself() -> None:
 
 
 def test_without_limits_nothing_waits() -> None:
-    assert different(limited(), *NAMES).leading() == sorted(NAMES)
+    assert different(limit_jobs(), *NAMES).leading() == sorted(NAMES)
 
 
 def test_place_in_the_queue_survives_a_restart() -> None:
-    world = different(limited(1), "c", "b", "a")
+    world = different(limit_jobs(1), "c", "b", "a")
     world.restart().settle()
     assert world.leading() == ["c"]
     assert [world.ready(item) for item in "ba"] == [QUEUED, QUEUED]
@@ -87,7 +95,7 @@ def test_place_in_the_queue_survives_a_restart() -> None:
 
 @pytest.mark.parametrize("event", ["deleted", "edited", "refused"])
 def test_abandoned_turn_holds_up_no_other(event: str) -> None:
-    world = different(limited(1), "c", "b", "a")
+    world = different(limit_jobs(1), "c", "b", "a")
     match event:
         case "deleted":
             world.delete("b")
@@ -100,13 +108,13 @@ def test_abandoned_turn_holds_up_no_other(event: str) -> None:
 
 
 def test_a_leader_that_ends_early_gives_its_turn_to_the_next() -> None:
-    world = different(limited(1), "b", "a")
+    world = different(limit_jobs(1), "b", "a")
     world.delete("b")
     assert world.leading() == ["a"]
 
 
 def test_a_retry_waits_for_its_turn_too() -> None:
-    world = different(limited(1), "b", "a")
+    world = different(limit_jobs(1), "b", "a")
     world.job_fails(Reason.SOURCE_UNREACHABLE, "fetch", of=job_of(world, "b"))
     assert world.leading() == ["a"], "it runs while the other one waits"
     world.after(minutes=2)
@@ -118,7 +126,7 @@ def test_a_retry_waits_for_its_turn_too() -> None:
 
 
 def test_a_changed_spec_gives_its_own_jobs_place_up_and_asks_again() -> None:
-    world = different(limited(1), "b", "a")
+    world = different(limit_jobs(1), "b", "a")
     world.apply("b", source={"uri": "https://models.example/other.onnx"})
     world.settle()
     assert world.leading() == ["b"], "created first, it is the first again"
@@ -126,17 +134,17 @@ def test_a_changed_spec_gives_its_own_jobs_place_up_and_asks_again() -> None:
 
 
 def test_models_that_share_a_preparation_take_one_turn() -> None:
-    world = limited(1).apply("a", "b", "c")
+    world = limit_jobs(1).apply("a", "b", "c")
     assert world.leading() == ["a"]
     assert [world.ready(item)[1] for item in "bc"] == ["SharedPreparation"] * 2
     different(world, "e", "d")
     world.job_succeeds()
-    assert world.prepared() == ["a", "b", "c"]
+    assert world.list_prepared() == ["a", "b", "c"]
     assert world.leading() == ["e"]
 
 
 def test_lost_artefact_of_a_serving_model_is_rebuilt_at_once() -> None:
-    world = limited(1).apply("a")
+    world = limit_jobs(1).apply("a")
     world.job_succeeds()
     world.all_available().after(hours=1)
     different(world, "b", "c")
@@ -148,7 +156,7 @@ def test_lost_artefact_of_a_serving_model_is_rebuilt_at_once() -> None:
 
 
 def engine(world: ManyModels, name: str) -> None:
-    metadata_of = made("InferenceEngine", name, NAMESPACE, spec=engine_spec(), status={})
+    metadata_of = make_object("InferenceEngine", name, NAMESPACE, spec=engine_spec(), status={})
     metadata_of["metadata"]["annotations"] = {}
     world.kube.put(metadata_of)
     world.settle()
@@ -162,7 +170,7 @@ def engine_ready(world: ManyModels, name: str) -> tuple[str, str]:
 
 
 def test_engines_and_models_take_turns() -> None:
-    world = limited(1)
+    world = limit_jobs(1)
     engine(world, "e1")
     different(world, "a")
     engine(world, "e2")
@@ -186,7 +194,7 @@ def test_engines_and_models_take_turns() -> None:
         order.append((world.owner(job), component))
         match component:
             case "prepare":
-                world.job_succeeds(published(), of=name)
+                world.job_succeeds(publish_model(), of=name)
             case "engine-lookup":
                 world.misses(of=name)
             case _:
@@ -228,7 +236,7 @@ def test_a_model_says_which_engine_its_serving_revision_has_lost() -> None:
 
 
 def test_a_turn_is_taken_once_while_jobs_are_created() -> None:
-    world = limited(1)
+    world = limit_jobs(1)
     for name in ("a", "b"):
         world.put(name, source={"uri": f"https://models.example/{name}.onnx"})
     world.watch()

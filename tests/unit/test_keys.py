@@ -102,15 +102,15 @@ def test_equal_models_of_other_names_and_addresses_share_one_engine() -> None:
     assert shared.keys == {other.class_name: engine.spec.key}
 
 
-def listed(heading: str) -> list[str]:
+def list_rows(heading: str) -> list[str]:
     text = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
     rows = text.partition(heading)[2].partition("|---|")[2].partition("\n\n")[0].splitlines()[1:]
     return [row.split("|")[1].strip() for row in rows]
 
 
 def test_the_tables_in_the_docs_are_these() -> None:
-    assert sorted(listed("## What is in a key")) == sorted({**PREPARED, **ENGINE, **BOTH})
-    assert sorted(listed("Nothing else does:")) == sorted(NOWHERE)
+    assert sorted(list_rows("## What is in a key")) == sorted({**PREPARED, **ENGINE, **BOTH})
+    assert sorted(list_rows("Nothing else does:")) == sorted(NOWHERE)
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

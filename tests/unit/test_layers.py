@@ -26,7 +26,7 @@ def layers(container: str) -> list[list[str]]:
     return [layer.split(" | ") for layer in contract]
 
 
-def named() -> Iterator[tuple[str, str]]:
+def find_named() -> Iterator[tuple[str, str]]:
     """Yield modules of the runtime and the modules that they name in a string."""
     for path in sorted(RUNTIME.rglob("*.py")):
         module = ".".join(path.relative_to(RUNTIME).with_suffix("").parts)
@@ -38,7 +38,7 @@ def named() -> Iterator[tuple[str, str]]:
 
 def test_only_programs_are_imported_by_a_string() -> None:
     """What runs in a child is given as a function (`core.isolation.Call`), which linters see."""
-    assert set(named()) == {
+    assert set(find_named()) == {
         ("enginewright_runtime.core.children", SERVER),
         (SERVER, SERVER),
     }

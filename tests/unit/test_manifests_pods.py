@@ -13,7 +13,7 @@ from enginewright_contract.shadow import SHADOW_ANNOTATION
 from enginewright_contract.task import PREPARE_STAGES, PrepareTask, ServeTask
 from enginewright_contract.verdict import RELEASE_ANNOTATION
 
-from tests.support.plan_objects import CPU_IMAGE, accelerator_class, published
+from tests.support.plan_objects import CPU_IMAGE, accelerator_class, publish_model
 from tests.support.plan_world import World
 
 RICH: Final[dict[str, Any]] = {
@@ -277,7 +277,7 @@ def test_sidecar_reads_annotations_of_its_pod() -> None:
 
 
 def sidecar_resources(output_bytes: int | None = None, **spec: Any) -> dict[str, Any]:
-    made = published().model_copy(update={"golden_output_bytes": output_bytes})
+    made = publish_model().model_copy(update={"golden_output_bytes": output_bytes})
     world = World(**spec).settle().job_succeeds(made)
     _, sidecar, _ = containers(world.the("Deployment")["spec"]["template"])
     return dict(sidecar["resources"])
@@ -298,7 +298,9 @@ def test_the_sidecar_has_the_memory_that_its_largest_golden_sample_needs() -> No
 def test_sizes_that_change_nothing_restart_no_pods() -> None:
     """Revisions from before the size was reported stay what they are, down to their data."""
     before, after, larger = (
-        World().settle().job_succeeds(published().model_copy(update={"golden_output_bytes": size}))
+        World()
+        .settle()
+        .job_succeeds(publish_model().model_copy(update={"golden_output_bytes": size}))
         for size in (None, 1_000_000, 176_000_000)
     )
     assert before.status["revision"] == after.status["revision"] != larger.status["revision"]

@@ -13,7 +13,7 @@ ALERTS = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule
 RUNBOOK = REPOSITORY / "docs/monitoring.md"
 
 
-def named(alert: dict[str, Any]) -> str:
+def name_of(alert: dict[str, Any]) -> str:
     return str(alert["alert"])
 
 
@@ -24,16 +24,16 @@ def test_every_alert_is_tested_both_ways() -> None:
         for test in tests
         for case in test["alert_rule_test"]
     }
-    assert outcomes == {(named(alert), fires) for alert in ALERTS for fires in (True, False)}
+    assert outcomes == {(name_of(alert), fires) for alert in ALERTS for fires in (True, False)}
 
 
-@pytest.mark.parametrize("alert", ALERTS, ids=named)
+@pytest.mark.parametrize("alert", ALERTS, ids=name_of)
 def test_every_alert_has_its_section_in_the_runbook(alert: dict[str, Any]) -> None:
     page, anchor = alert["annotations"]["runbook"].split("#")
     assert REPOSITORY / page == RUNBOOK
-    assert anchor == named(alert).lower()
+    assert anchor == name_of(alert).lower()
     sections = re.split(r"^### ", RUNBOOK.read_text(), flags=re.MULTILINE)[1:]
-    (section,) = [text for text in sections if text.splitlines()[0] == named(alert)]
+    (section,) = [text for text in sections if text.splitlines()[0] == name_of(alert)]
     for part in ("**Meaning.**", "**Impact.**", "**Look at.**", "**Remedy.**"):
         assert part in section
     assert "```sh" in section
@@ -41,11 +41,11 @@ def test_every_alert_has_its_section_in_the_runbook(alert: dict[str, Any]) -> No
 
 def test_the_runbook_has_no_section_without_an_alert() -> None:
     headings = re.findall(r"^### (Enginewright\w+)$", RUNBOOK.read_text(), flags=re.MULTILINE)
-    assert headings == [named(alert) for alert in ALERTS]
+    assert headings == [name_of(alert) for alert in ALERTS]
 
 
 def test_a_fallback_has_the_remedies_of_its_reasons() -> None:
-    (alert,) = [item for item in ALERTS if named(item) == "EnginewrightCPUFallback"]
+    (alert,) = [item for item in ALERTS if name_of(item) == "EnginewrightCPUFallback"]
     shown = dict(
         re.findall(r'eq \$labels\.reason "(\w+)" -}}\s*(.+?)\s*{{-', alert["annotations"]["remedy"])
     )

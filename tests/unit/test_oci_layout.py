@@ -34,7 +34,7 @@ FILES: Final = {
 }
 
 
-def described(files: dict[str, bytes], **fields: object) -> Manifest:
+def describe(files: dict[str, bytes], **fields: object) -> Manifest:
     def list_file(path: str, content: bytes) -> ArtifactFile:
         copied: Copied = copy(io.BytesIO(content), None)
         return ArtifactFile(path=path, sha256=copied.sha256, size_bytes=copied.size_bytes)
@@ -49,13 +49,13 @@ def content(layer: ImageLayer, files: dict[str, bytes]) -> bytes:
     return b"".join(layer.chunks(open_content))
 
 
-def pushed(image: Manifest, files: dict[str, bytes]) -> tuple[list[bytes], bytes]:
+def push(image: Manifest, files: dict[str, bytes]) -> tuple[list[bytes], bytes]:
     layers = layers_of(image)
     archives = [content(layer, files) for layer in layers]
     return archives, image_of(image, layers, [digest_of(archive) for archive in archives]).manifest
 
 
-def unpacked(archives: list[bytes], folder: Path) -> dict[str, bytes]:
+def unpack(archives: list[bytes], folder: Path) -> dict[str, bytes]:
     for data in archives:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
             archive.extractall(folder, filter="data")
@@ -67,14 +67,14 @@ def unpacked(archives: list[bytes], folder: Path) -> dict[str, bytes]:
 
 
 def test_a_layer_is_an_archive_of_the_file_and_as_large_as_it_says(tmp_path: Path) -> None:
-    image = described(FILES)
-    archives, _ = pushed(image, FILES)
+    image = describe(FILES)
+    archives, _ = push(image, FILES)
     assert [len(archive) for archive in archives] == [layer.size for layer in layers_of(image)]
-    assert unpacked(archives, tmp_path) == FILES
+    assert unpack(archives, tmp_path) == FILES
 
 
 def test_every_member_can_be_read_by_every_user() -> None:
-    (layer, *_) = layers_of(described(FILES))
+    (layer, *_) = layers_of(describe(FILES))
     with tarfile.open(fileobj=io.BytesIO(content(layer, FILES)), mode="r:") as archive:
         members = archive.getmembers()
     assert [member.isdir() for member in members] == [True, True, False]
@@ -84,19 +84,19 @@ def test_every_member_can_be_read_by_every_user() -> None:
 
 def test_an_image_follows_from_the_files_whatever_their_order() -> None:
     """A node has pulled it, and Jobs of later releases find it: it changes only with its format."""
-    image = described(FILES)
-    turned = described(dict(reversed(FILES.items())), versions={"enginewright": "9.9.9"})
-    assert pushed(image, FILES) == pushed(turned, FILES)
+    image = describe(FILES)
+    turned = describe(dict(reversed(FILES.items())), versions={"enginewright": "9.9.9"})
+    assert push(image, FILES) == push(turned, FILES)
     assert tag_of(image) == tag_of(turned) == f"prepared-{'a' * 64}-db11b6cefc3eb61f"
-    assert digest_of(pushed(image, FILES)[1]) == PINNED
+    assert digest_of(push(image, FILES)[1]) == PINNED
 
 
 def test_another_content_or_kind_is_another_image() -> None:
-    image, engine = described(FILES), described(FILES, engine=engine_info())
-    other = described({**FILES, "golden/empty.npz": b"x"})
+    image, engine = describe(FILES), describe(FILES, engine=engine_info())
+    other = describe({**FILES, "golden/empty.npz": b"x"})
     assert len({tag_of(image), tag_of(engine), tag_of(other)}) == 3
     assert tag_of(engine).startswith("engine-")
-    assert json.loads(pushed(engine, FILES)[1])["annotations"] == {
+    assert json.loads(push(engine, FILES)[1])["annotations"] == {
         "dev.enginewright.key": "a" * 64,
         "dev.enginewright.kind": "engine",
     }
@@ -104,11 +104,11 @@ def test_another_content_or_kind_is_another_image() -> None:
 
 def test_no_image_has_more_layers_than_nodes_can_stack(tmp_path: Path) -> None:
     files = {f"model/part-{number:04}": bytes(number) for number in range(4000)}
-    image = described(files)
-    archives, _ = pushed(image, files)
+    image = describe(files)
+    archives, _ = push(image, files)
     assert len(archives) == 32
     assert [layer.files[0].size_bytes for layer in layers_of(image)[:2]] == [3999, 3998]
-    assert unpacked(archives, tmp_path) == files
+    assert unpack(archives, tmp_path) == files
 
 
 def chart_pattern() -> str:

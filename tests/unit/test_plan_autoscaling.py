@@ -33,7 +33,7 @@ QUEUE: Final[Json] = {
 }
 
 
-def autoscaled(**spec: Any) -> World:
+def serve_autoscaled(**spec: Any) -> World:
     return serving(**{"serving": AUTOSCALED, **spec})
 
 
@@ -74,7 +74,7 @@ def test_each_class_has_an_autoscaler_of_its_deployment() -> None:
     ],
 )
 def test_the_default_metric_is_one_that_the_pods_have(resources: Json, metric: Json) -> None:
-    world = autoscaled(podTemplate={"resources": resources})
+    world = serve_autoscaled(podTemplate={"resources": resources})
     assert autoscalers(world)[NAME]["metrics"] == [metric]
 
 
@@ -86,14 +86,14 @@ def test_the_default_metric_on_devices_is_the_queue() -> None:
 
 def test_metrics_of_the_spec_are_taken_as_they_are() -> None:
     metrics = [{"type": "External", "external": {"metric": {"name": "jobs"}}}]
-    world = autoscaled(serving={"autoscaling": {"maxReplicas": 3, "metrics": metrics}})
+    world = serve_autoscaled(serving={"autoscaling": {"maxReplicas": 3, "metrics": metrics}})
     spec = autoscalers(world)[NAME]
     assert (spec["minReplicas"], spec["maxReplicas"], spec["metrics"]) == (1, 3, metrics)
 
 
 @pytest.mark.parametrize(("replicas", "start"), [(1, 2), (5, 5), (9, 8)])
 def test_replicas_is_the_count_at_first_within_the_limits(replicas: int, start: int) -> None:
-    assert autoscaled(replicas=replicas).replicas() == {NAME: start}
+    assert serve_autoscaled(replicas=replicas).replicas() == {NAME: start}
 
 
 def test_replicas_of_a_class_is_its_count_at_first() -> None:
@@ -126,7 +126,7 @@ def test_there_is_no_autoscaler_before_the_count_is_handed_over() -> None:
 @pytest.mark.parametrize("writes", range(6))
 @pytest.mark.parametrize("on", [True, False])
 def test_a_write_that_fails_resets_no_count(writes: int, *, on: bool) -> None:
-    world = serving(replicas=5) if on else autoscaled(replicas=5).autoscaled(cpu=7)
+    world = serving(replicas=5) if on else serve_autoscaled(replicas=5).autoscale(cpu=7)
     world.kube.refused_after = writes
     world.edit(serving=AUTOSCALED if on else None).operator_restarts()
     assert world.replicas() == {NAME: 5}
@@ -134,7 +134,7 @@ def test_a_write_that_fails_resets_no_count(writes: int, *, on: bool) -> None:
 
 
 def test_autoscaled_count_stays_and_is_waited_for() -> None:
-    world = autoscaled().autoscaled(cpu=7)
+    world = serve_autoscaled().autoscale(cpu=7)
     assert world.replicas() == {NAME: 7}
     assert owners(world) == {ANOTHER_CLIENT}
     assert world.conditions()["Reconciling"] == ("True", "Progressing")
@@ -142,18 +142,18 @@ def test_autoscaled_count_stays_and_is_waited_for() -> None:
     assert world.all_available().conditions()["Ready"] == ("True", "Serving")
     assert world.status["summary"]["classes"] == "cpu 7/7"
     assert world.status["replicas"] == 7
-    assert world.autoscaled(cpu=2).all_available().replicas() == {NAME: 2}
+    assert world.autoscale(cpu=2).all_available().replicas() == {NAME: 2}
 
 
 def test_scaling_makes_no_revision_and_another_revision_keeps_the_live_count() -> None:
-    world = autoscaled().autoscaled(cpu=7).all_available()
+    world = serve_autoscaled().autoscale(cpu=7).all_available()
     before = world.status["revision"]
     assert world.edit(replicas=4).replicas() == {NAME: 7}
     assert world.edit(serving={"autoscaling": {"maxReplicas": 9}}).status["revision"] == before
     world.edit(podTemplate={"labels": {"team": "a"}})
     assert world.status["revision"] != before
     assert world.replicas() == {NAME: 7}
-    assert world.rolling(7).autoscaled(cpu=8).all_available().replicas() == {NAME: 8}
+    assert world.rolling(7).autoscale(cpu=8).all_available().replicas() == {NAME: 8}
     assert world.status["serving"]["revision"] == world.status["revision"]
 
 
@@ -168,7 +168,7 @@ def test_autoscaling_that_is_set_does_not_end_a_rollout_that_an_obstacle_stops()
 # event: Classes | `serving.autoscaling` is removed | the HorizontalPodAutoscaler is deleted, then
 #   `replicas` applies | `kubectl get im`
 def test_removed_the_count_is_the_specs_once_the_autoscaler_is_gone() -> None:
-    world = autoscaled(replicas=5).autoscaled(cpu=7).all_available()
+    world = serve_autoscaled(replicas=5).autoscale(cpu=7).all_available()
     world.spec["serving"] = {}
     assert world.pass_once()
     assert (world.replicas(), autoscalers(world)) == ({NAME: 7}, {})
@@ -177,7 +177,7 @@ def test_removed_the_count_is_the_specs_once_the_autoscaler_is_gone() -> None:
 
 
 def test_a_count_is_handed_over_again_after_it_was_taken_back() -> None:
-    world = autoscaled(replicas=5).edit(serving=None).edit(replicas=3)
+    world = serve_autoscaled(replicas=5).edit(serving=None).edit(replicas=3)
     assert owners(world) == {FIELD_MANAGER}
     assert world.edit(serving=AUTOSCALED).replicas() == {NAME: 3}
     assert owners(world) == {HANDOVER_MANAGER}
@@ -187,13 +187,13 @@ def test_a_count_that_somebody_sets_between_observing_and_handing_over_stays() -
     world = serving(replicas=5)
     world.spec["serving"] = AUTOSCALED
     assert world.pass_once()
-    world.scaled(NAME, 6)
+    world.set_scale(NAME, 6)
     assert world.settle().replicas() == {NAME: 6}
     assert owners(world) == {ANOTHER_CLIENT}
 
 
 def test_zero_suspends_and_the_count_at_first_is_where_it_goes_on() -> None:
-    world = autoscaled(replicas=3).autoscaled(cpu=7).all_available().edit(replicas=0)
+    world = serve_autoscaled(replicas=3).autoscale(cpu=7).all_available().edit(replicas=0)
     assert (world.replicas(), autoscalers(world)) == ({NAME: 0}, {})
     assert world.all_available().condition("Ready")["reason"] == "ScaledToZero"
     assert world.edit(replicas=3).all_available().replicas() == {NAME: 3}
@@ -209,7 +209,7 @@ def test_a_class_of_zero_has_no_autoscaler_and_keeps_no_pods() -> None:
         replicas=4,
         serving=AUTOSCALED,
     )
-    world.settle().job_succeeds().all_available().autoscaled(b=2).all_available()
+    world.settle().job_succeeds().all_available().autoscale(b=2).all_available()
     assert world.replicas() == {"resnet-a": 0, "resnet-b": 2}
     assert list(autoscalers(world)) == ["resnet-b"]
     world.edit(accelerators=[{"class": "a", "replicas": 3}, {"class": "b"}]).all_available()
@@ -219,14 +219,14 @@ def test_a_class_of_zero_has_no_autoscaler_and_keeps_no_pods() -> None:
 
 
 def test_a_deployment_that_somebody_scales_to_zero_comes_back() -> None:
-    world = autoscaled().autoscaled(cpu=7).all_available()
-    world.scaled(NAME, 0)
+    world = serve_autoscaled().autoscale(cpu=7).all_available()
+    world.set_scale(NAME, 0)
     assert world.settle().all_available().replicas() == {NAME: 7}
     assert owners(world) == {HANDOVER_MANAGER}
 
 
 def test_a_deployment_that_is_deleted_comes_back_with_its_count() -> None:
-    world = autoscaled().autoscaled(cpu=7).all_available()
+    world = serve_autoscaled().autoscale(cpu=7).all_available()
     world.remove("Deployment", NAME)
     assert world.settle().replicas() == {NAME: 7}
     assert list(autoscalers(world)) == [NAME]
@@ -235,7 +235,7 @@ def test_a_deployment_that_is_deleted_comes_back_with_its_count() -> None:
 def test_pods_that_yield_to_a_build_have_no_autoscaler_until_they_are_back() -> None:
     world = World(rollout={"strategy": "Recreate"}, serving=AUTOSCALED).has_gpus(aheadOfTime=False)
     world.nodes.append(gpu_node("gpu-1"))
-    world.settle().job_succeeds().engine_built().all_available().autoscaled(l4=3).all_available()
+    world.settle().job_succeeds().engine_built().all_available().autoscale(l4=3).all_available()
     world.edit(source=OTHER).job_succeeds(SECOND).misses().unschedulable(NO_DEVICE, "engine")
     assert (world.replicas(), autoscalers(world)) == ({"resnet-l4": 0}, {})
     world.succeeds("engine", nodes_accelerated=415)
@@ -245,7 +245,7 @@ def test_pods_that_yield_to_a_build_have_no_autoscaler_until_they_are_back() -> 
 
 def test_the_autoscaler_of_a_class_goes_with_it() -> None:
     world = World("a", "b", accelerators=[{"class": "a"}], replicas=3, serving=AUTOSCALED)
-    world.settle().job_succeeds().all_available().autoscaled(a=4).all_available()
+    world.settle().job_succeeds().all_available().autoscale(a=4).all_available()
     world.edit(accelerators=[{"class": "b"}])
     assert world.replicas()["resnet-a"] == 4, "it serves until the other class does"
     world.all_available()
@@ -254,7 +254,7 @@ def test_the_autoscaler_of_a_class_goes_with_it() -> None:
 
 
 def test_an_autoscaler_that_is_deleted_comes_back_and_others_stay() -> None:
-    world = autoscaled().autoscaled(cpu=7)
+    world = serve_autoscaled().autoscale(cpu=7)
     world.remove("HorizontalPodAutoscaler", NAME)
     assert list(autoscalers(world.settle())) == [NAME]
     assert world.replicas() == {NAME: 7}
@@ -265,7 +265,7 @@ def updating(strategy: str, **spec: Any) -> World:
     rollout = {"strategy": strategy, "canary": {"replicas": 1, "steps": ["50%"]}}
     world = serving(rollout=rollout, replicas=5, **spec)
     if spec:
-        world.autoscaled(cpu=7).all_available()
+        world.autoscale(cpu=7).all_available()
     return world.edit(source=OTHER).job_succeeds(SECOND)
 
 
@@ -274,7 +274,7 @@ def test_a_canary_is_not_scaled_and_leaves_the_live_count() -> None:
     (canary,) = world.canaries()
     assert world.replicas() == {NAME: 7, canary["metadata"]["name"]: 1}
     assert list(autoscalers(world)) == [NAME]
-    world.autoscaled(cpu=8).all_available().canary_available().later(minutes=1)
+    world.autoscale(cpu=8).all_available().canary_available().later(minutes=1)
     assert world.canaries()[0]["spec"]["replicas"] == 8, "half of the requests, of what serves now"
     world.canary_available().later(minutes=1).all_available()
     assert world.replicas() == {NAME: 8}
@@ -292,4 +292,4 @@ def test_autoscaling_that_is_set_during_a_canary_in_place_keeps_the_live_count()
     (canary,) = world.canaries()
     assert world.replicas() == {NAME: 4, canary["metadata"]["name"]: 1}
     assert world.edit(serving=AUTOSCALED).replicas()[NAME] == 4
-    assert world.all_available().autoscaled(cpu=6).all_available().replicas() == {NAME: 6}
+    assert world.all_available().autoscale(cpu=6).all_available().replicas() == {NAME: 6}

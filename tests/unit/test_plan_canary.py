@@ -31,7 +31,7 @@ from tests.support.plan_objects import (
     SECOND,
     Json,
     accelerator_class,
-    published,
+    publish_model,
     verdict,
 )
 from tests.support.plan_world import World, serving
@@ -42,24 +42,24 @@ FIRST: Final[Json] = {"uri": "https://models.example/resnet.onnx"}
 THIRD: Final[Json] = {"uri": "https://models.example/third.onnx"}
 
 
-def served(strategy: str = "Surge", replicas: int = 2, **canary: Any) -> World:
+def serve(strategy: str = "Surge", replicas: int = 2, **canary: Any) -> World:
     rollout = {"strategy": strategy, "canary": {**CANARY_SPEC, **canary}}
     return serving(rollout=rollout, replicas=replicas)
 
 
-def updated(world: World) -> World:
+def update(world: World) -> World:
     return world.edit(source=OTHER).job_succeeds(SECOND)
 
 
 def analysing() -> World:
-    return updated(served()).canary_available()
+    return update(serve()).canary_available()
 
 
 def revision(obj: Json) -> str:
     return str(obj["metadata"]["labels"][REVISION])
 
 
-def carried(world: World) -> set[str]:
+def find_revisions(world: World) -> set[str]:
     return {revision(serving_deployment) for serving_deployment in world.serving_deployments()}
 
 
@@ -81,10 +81,10 @@ def phase(world: World) -> str | None:
 
 
 def test_a_new_revision_is_verified_beside_the_serving_one_without_requests() -> None:
-    world = served()
+    world = serve()
     old = world.status["revision"]
     before = world.the("Deployment")["spec"]
-    updated(world)
+    update(world)
     (canary,) = world.canaries()
     new = world.status["revision"]
     assert (revision(canary), canary["spec"]["replicas"]) == (new, 1)
@@ -101,9 +101,9 @@ def test_a_new_revision_is_verified_beside_the_serving_one_without_requests() ->
 
 
 def test_its_sidecars_compare_answers_with_the_prepared_model_that_serves() -> None:
-    world = served()
+    world = serve()
     key = world.status["serving"]["preparedKey"]
-    updated(world)
+    update(world)
     spec = world.canaries()[0]["spec"]["template"]["spec"]
     tasks = {
         item["name"]: ServeTask.model_validate_json(item["env"][0]["value"])
@@ -122,12 +122,12 @@ def test_verified_pods_get_requests_and_replace_the_others_only_after_the_hold()
     assert components(world) == [SERVE]
     assert phase(world) == "Analyzing"
     assert world.conditions()["Ready"] == ("False", "Analyzing")
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
     assert world.last
     assert world.last.requeue_after
     assert phase(world.later(seconds=59)) == "Analyzing"
     assert phase(world.later(seconds=2)) == "Promoting"
-    assert carried(world) == {new}
+    assert find_revisions(world) == {new}
     assert components(world) == [SERVE], "they serve until others have replaced them"
     world.all_available()
     assert not world.canaries()
@@ -180,7 +180,7 @@ def test_a_serving_pod_that_is_replaced_during_the_analysis_neither_fails_nor_st
 
 
 def test_steps_raise_the_share_and_each_is_held() -> None:
-    world = updated(served(replicas=4, steps=["50%"])).canary_available()
+    world = update(serve(replicas=4, steps=["50%"])).canary_available()
     assert [canary["spec"]["replicas"] for canary in world.canaries()] == [1]
     world.later(seconds=61)
     assert world.status["target"]["step"] == 2
@@ -218,7 +218,7 @@ def test_crashing_canary_is_rejected() -> None:
     assert world.rolled_back == ["BackendCrashed"], "it is counted once"
 
 
-def rejected() -> World:
+def reject_canary() -> World:
     world = analysing()
     world.crash(world.canaries()[0]["metadata"]["name"], Reason.BACKEND_CRASHED, index=0)
     return world.settle()
@@ -231,14 +231,14 @@ def test_a_canary_without_its_secret_waits_for_it() -> None:
     world.crash(canary["metadata"]["name"], Reason.SECRET_UNUSABLE, index=0, restarts=7)
     world.later(hours=1)
     assert [revision(entry) for entry in world.canaries()] == [new]
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
     assert world.conditions()["RolledBack"][0] == "False"
     assert world.conditions()["Ready"] == ("False", "SecretUnusable")
 
 
 @pytest.mark.parametrize("event", ["restart", "status lost", "scaled", "a day"])
 def test_a_rejected_revision_is_not_tried_again_while_the_spec_stays(event: str) -> None:
-    world = rejected()
+    world = reject_canary()
     match event:
         case "restart":
             world.operator_restarts()
@@ -255,9 +255,9 @@ def test_a_rejected_revision_is_not_tried_again_while_the_spec_stays(event: str)
 
 
 def test_an_edit_gives_a_new_revision_its_chance_and_ends_the_rejection() -> None:
-    world = rejected()
+    world = reject_canary()
     bad = world.status["revision"]
-    world.edit(source=THIRD).job_succeeds(published(sha256_text("third"), sha256_text("3")))
+    world.edit(source=THIRD).job_succeeds(publish_model(sha256_text("third"), sha256_text("3")))
     assert world.conditions()["RolledBack"][0] == "False"
     assert phase(world) == "Verifying"
     outcome = present(outcome_of(world, bad))
@@ -273,7 +273,7 @@ def test_an_edit_gives_a_new_revision_its_chance_and_ends_the_rejection() -> Non
 )
 @pytest.mark.parametrize("when", ["before requests", "under requests", "promoted"])
 def test_failed_verdict_rejects_the_canary(check: Check, reason: Reason, when: str) -> None:
-    world = updated(served())
+    world = update(serve())
     old = world.status["active"]["revision"]
     (canary,) = world.canaries()
     if when == "before requests":
@@ -282,13 +282,13 @@ def test_failed_verdict_rejects_the_canary(check: Check, reason: Reason, when: s
         world.canary_available()
     if when == "promoted":
         world.later(seconds=61)
-        assert carried(world) != {old}
+        assert find_revisions(world) != {old}
     for pod in world.canary_pods():
         world.verdicts[pod["metadata"]["name"]] = verdict(failed={check: reason})
     world.settle()
     assert world.conditions()["RolledBack"] == ("True", reason)
     assert not world.canaries()
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
 
 
 @pytest.mark.parametrize("when", ["before requests", "under requests"])
@@ -299,7 +299,7 @@ def test_failed_verdict_rejects_the_canary(check: Check, reason: Reason, when: s
 def test_missing_provider_rejects_under_forbid(fallback: Json, when: str) -> None:
     world = serving(rollout={"canary": CANARY_SPEC}, replicas=2, fallback=fallback)
     old = world.status["active"]["revision"]
-    updated(world)
+    update(world)
     (canary,) = world.canaries()
     if when == "before requests":
         world.serving_pod(canary["metadata"]["name"])
@@ -324,7 +324,7 @@ def test_wrong_answers_are_not_left_to_another_backend() -> None:
     spec = {"fallback": {"policy": "Allow"}, "rollout": {"canary": CANARY_SPEC}, "replicas": 2}
     world = World(accelerator_class("x", "openvino", "cpu"), **spec).settle()
     world.job_succeeds().all_available()
-    updated(world)
+    update(world)
     (canary,) = world.canaries()
     name = canary["metadata"]["name"]
     world.serving_pod(name, ready=True)
@@ -334,7 +334,7 @@ def test_wrong_answers_are_not_left_to_another_backend() -> None:
 
 
 def test_steps_that_are_removed_end_with_the_first() -> None:
-    world = updated(served(replicas=4, steps=["50%"])).canary_available().later(seconds=61)
+    world = update(serve(replicas=4, steps=["50%"])).canary_available().later(seconds=61)
     assert world.status["target"]["step"] == 2
     world.edit(rollout={"canary": CANARY_SPEC})
     assert [canary["spec"]["replicas"] for canary in world.canaries()] == [1]
@@ -360,9 +360,9 @@ def test_requests_that_crash_both_revisions_are_not_the_new_ones_fault() -> None
 
 
 def test_with_on_failure_pause_its_pods_stay_without_requests() -> None:
-    world = served()
+    world = serve()
     world.edit(rollout={**world.spec["rollout"], "onFailure": "Pause"})
-    updated(world).canary_available()
+    update(world).canary_available()
     name = world.canaries()[0]["metadata"]["name"]
     world.crash(name, Reason.BACKEND_CRASHED, index=0)
     world.settle()
@@ -383,7 +383,7 @@ def describing(result: Published, *inputs: str) -> Published:
 
 def with_signature(*inputs: str) -> World:
     world = World(rollout={"canary": CANARY_SPEC}, replicas=2).settle()
-    world.job_succeeds(describing(published(), "x:FP32[-1,3]")).all_available()
+    world.job_succeeds(describing(publish_model(), "x:FP32[-1,3]")).all_available()
     return world.edit(source=OTHER).job_succeeds(describing(SECOND, *inputs))
 
 
@@ -396,7 +396,7 @@ def test_a_signature_that_breaks_clients_is_held_until_it_is_allowed() -> None:
     assert world.conditions()["Stalled"] == ("True", "SignatureChanged")
     assert "x is now called pixels" in world.message()
     assert not world.canaries()
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
     assert [item["name"] for item in world.status["active"]["signature"]["inputs"]] == ["x"]
     assert [item["name"] for item in world.status["target"]["signature"]["inputs"]] == ["pixels"]
     world.annotate(PROMOTE, world.status["revision"])
@@ -419,7 +419,7 @@ def test_a_wider_signature_is_reported() -> None:
 #   `SlowerThanStable` and the ratio; if golden inferences show it, no client's request was slow
 @pytest.mark.parametrize("when", ["before requests", "under requests", "promoted"])
 def test_a_slower_revision_is_rejected(when: str) -> None:
-    world = updated(served()) if when == "before requests" else analysing()
+    world = update(serve()) if when == "before requests" else analysing()
     old = world.status["active"]["revision"]
     if when == "promoted":
         world.later(seconds=61)
@@ -435,7 +435,7 @@ def test_a_slower_revision_is_rejected(when: str) -> None:
     assert world.conditions()["RolledBack"] == ("True", "SlowerThanStable")
     assert world.status["lastFailure"]["stage"] == "analysis"
     assert not world.canaries()
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
 
 
 def test_too_few_measurements_are_waited_for() -> None:
@@ -458,7 +458,7 @@ def test_each_class_is_compared_with_itself() -> None:
     )
     world = World("a", "b", rollout=rollout, accelerators=classes).settle()
     world.job_succeeds().all_available()
-    updated(world).canary_available()
+    update(world).canary_available()
     for pod in world.all("Pod"):
         if pod["metadata"]["labels"].get(CLASS) == "b":
             world.measures(pod["metadata"]["name"], ratio=10)
@@ -477,7 +477,7 @@ def test_measurements_that_cannot_be_read_keep_no_user_from_deciding() -> None:
 
 
 def test_sidecars_that_do_not_respond_are_named() -> None:
-    world = updated(served()).canary_available()
+    world = update(serve()).canary_available()
     world.measurements.clear()
     world.silent = {pod["metadata"]["name"] for pod in world.all("Pod")}
     world.later(minutes=5)
@@ -497,7 +497,7 @@ def canary_falls_silent(world: World) -> str:
 
 @pytest.mark.parametrize("before", ["Verifying", "Analyzing"])
 def test_canary_whose_verdict_is_unknown_goes_no_further(before: str) -> None:
-    world = updated(served())
+    world = update(serve())
     world.complete(world.canaries()[0]["metadata"]["name"])
     if before == "Analyzing":
         world.settle()
@@ -538,7 +538,7 @@ def canary_says(world: World, said: Verdict) -> World:
 def test_canary_on_an_unfit_node_goes_no_further(
     before: str, failed: dict[Check, Reason], reason: str
 ) -> None:
-    world = updated(served())
+    world = update(serve())
     world.complete(world.canaries()[0]["metadata"]["name"])
     if before == "Analyzing":
         world.settle()
@@ -555,7 +555,7 @@ def test_canary_on_an_unfit_node_goes_no_further(
     "fallback", [{"policy": "Allow"}, {"policy": "Budget", "maxNodeShare": "100%"}]
 )
 def test_a_canary_that_lost_its_provider_under_requests_is_rejected(fallback: Json) -> None:
-    world = updated(serving(rollout={"canary": CANARY_SPEC}, replicas=2, fallback=fallback))
+    world = update(serving(rollout={"canary": CANARY_SPEC}, replicas=2, fallback=fallback))
     world.canary_available()
     assert phase(world) == "Analyzing"
     canary_says(world, verdict(failed={Check.PROVIDER: Reason.SESSION_REPLACED}))
@@ -647,7 +647,7 @@ def test_serving_pods_that_merely_start_are_waited_for(pods: int) -> None:
 
 
 def test_canary_without_a_device_waits_and_says_so() -> None:
-    world = updated(served()).canary_unschedulable()
+    world = update(serve()).canary_unschedulable()
     assert world.conditions()["Ready"] == ("False", "CapacityBlocked")
     assert world.conditions()["Reconciling"][0] == "True"
     assert "Insufficient nvidia.com/gpu" in world.message()
@@ -700,7 +700,7 @@ def test_a_canary_makes_way_for_the_pods_that_replace_the_serving_ones(why: str)
 
 def test_in_place_a_canary_makes_no_way() -> None:
     """The pod that is to replace one gets its device once that has ended, and nothing else serves meanwhile."""
-    world = updated(served("InPlace")).all_available().canary_available().later(seconds=61)
+    world = update(serve("InPlace")).all_available().canary_available().later(seconds=61)
     assert phase(world) == "Promoting"
     (stable,) = world.serving_deployments()
     world.partly_available(stable["metadata"]["name"], 0)
@@ -719,7 +719,7 @@ def test_a_canary_that_serves_alone_makes_no_way() -> None:
 
 
 def test_in_place_the_canary_takes_a_device_of_the_serving_pods() -> None:
-    world = updated(served("InPlace"))
+    world = update(serve("InPlace"))
     old = world.status["active"]["revision"]
     assert sorted(world.replicas().values()) == [1, 1]
     world.all_available().canary_available().later(seconds=61)
@@ -735,7 +735,7 @@ def test_in_place_the_canary_takes_a_device_of_the_serving_pods() -> None:
 
 
 def test_in_place_a_rejected_canary_gives_its_device_back() -> None:
-    world = updated(served("InPlace")).all_available().canary_available()
+    world = update(serve("InPlace")).all_available().canary_available()
     world.crash(world.canaries()[0]["metadata"]["name"], Reason.BACKEND_CRASHED, index=0)
     world.settle()
     assert list(world.replicas().values()) == [2]
@@ -743,17 +743,17 @@ def test_in_place_a_rejected_canary_gives_its_device_back() -> None:
 
 @pytest.mark.parametrize(("strategy", "replicas"), [("InPlace", 1), ("Recreate", 2)])
 def test_no_canary_without_a_spare_device_but_a_way_back(strategy: str, replicas: int) -> None:
-    world = updated(served(strategy, replicas))
+    world = update(serve(strategy, replicas))
     old, new = world.status["active"]["revision"], world.status["revision"]
     assert not world.canaries()
-    assert carried(world) == {new}
+    assert find_revisions(world) == {new}
     world.rolling(available=0).new_pod_fails(Reason.BACKEND_CRASHED)
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
     assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
 
 
 def test_in_place_instead_of_a_canary_that_finds_no_device() -> None:
-    world = updated(served(replicas=1)).canary_unschedulable()
+    world = update(serve(replicas=1)).canary_unschedulable()
     world.edit(rollout={**world.spec["rollout"], "strategy": "InPlace"})
     assert not world.canaries(), "it would take the device that the new pod needs"
     assert list(world.replicas().values()) == [1]
@@ -769,14 +769,14 @@ def test_a_third_spec_takes_the_canarys_place() -> None:
     old, second = world.status["active"]["revision"], world.status["revision"]
     world.edit(source=THIRD)
     assert not world.canaries(), "the second one is not requested any more"
-    world.job_succeeds(published(sha256_text("third"), sha256_text("3")))
+    world.job_succeeds(publish_model(sha256_text("third"), sha256_text("3")))
     (canary,) = world.canaries()
     assert revision(canary) == world.status["revision"] != second
     assert phase(world) == "Verifying"
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
 
 
-@pytest.mark.parametrize("before", [analysing, rejected])
+@pytest.mark.parametrize("before", [analysing, reject_canary])
 def test_a_revert_ends_the_canary_and_its_rejection(before: Callable[[], World]) -> None:
     world = before().edit(source=FIRST)
     assert not world.canaries()
@@ -789,7 +789,7 @@ def test_a_third_spec_during_the_promotion_starts_from_the_last_good_revision() 
     world = analysing().later(seconds=61)
     old = world.status["active"]["revision"]
     world.edit(source=THIRD)
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
 
 
 def test_scaling_concerns_the_serving_pods() -> None:
@@ -810,23 +810,23 @@ def test_a_pause_keeps_the_canary_where_it_is() -> None:
 
 
 def test_a_pause_before_it_starts_holds_it() -> None:
-    world = served()
+    world = serve()
     world.edit(rollout={**world.spec["rollout"], "paused": True})
-    updated(world)
+    update(world)
     assert phase(world) == "Held"
     assert not world.canaries()
     assert world.conditions()["Stalled"] == ("True", "Suspended")
 
 
 def test_a_restart_of_the_operator_changes_nothing() -> None:
-    for world in (updated(served()), analysing(), analysing().later(seconds=61)):
+    for world in (update(serve()), analysing(), analysing().later(seconds=61)):
         before = (world.status, world.replicas(), components(world))
         world.operator_restarts()
         assert (world.status, world.replicas(), components(world)) == before
 
 
 def test_a_restart_gives_no_requests_before_measurements_are_known() -> None:
-    world = updated(served())
+    world = update(serve())
     world.complete(world.canaries()[0]["metadata"]["name"])
     world.measurements.clear()
     world.later(hours=1)
@@ -838,15 +838,15 @@ def test_promotion_goes_on_without_its_status() -> None:
     world = analysing()
     before = copy.deepcopy(world.status)
     world.later(seconds=61)
-    new = carried(world)
+    new = find_revisions(world)
     world.status = before
     world.operator_restarts()
     assert phase(world) == "Promoting"
-    assert carried(world) == new, "its pods do not restart twice"
+    assert find_revisions(world) == new, "its pods do not restart twice"
 
 
 def test_in_place_no_serving_pod_ends_before_the_canary_is_there() -> None:
-    world = updated(served("InPlace"))
+    world = update(serve("InPlace"))
     assert world.last
     kinds = [
         entry["metadata"]["name"] for entry in world.last.apply if entry["kind"] == "Deployment"
@@ -879,10 +879,10 @@ def test_a_user_promotes_it_without_the_rest_of_the_analysis(silent: bool) -> No
 
 
 def test_a_user_promotes_a_rejected_one() -> None:
-    world = rejected()
+    world = reject_canary()
     world.annotate(PROMOTE, world.status["revision"])
     assert world.conditions()["RolledBack"][0] == "False"
-    assert carried(world) == {world.status["revision"]}
+    assert find_revisions(world) == {world.status["revision"]}
 
 
 def test_a_user_rejects_it() -> None:

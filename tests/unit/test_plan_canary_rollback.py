@@ -6,16 +6,16 @@ import pytest
 from enginewright.manifests.labels import PROMOTE, REVISION, ROLLBACK
 from enginewright.manifests.outcome import RevisionOutcome
 
-from tests.support.plan_objects import OTHER, SECOND, published
+from tests.support.plan_objects import OTHER, SECOND, publish_model
 from tests.support.plan_world import World, serving
 
 THIRD = {"uri": "https://models.example/third.onnx"}
 CANARY = {"canary": {"replicas": 1, "hold": "1m"}}
 
 
-def updated(world: World, source: dict[str, Any] = OTHER) -> str:
+def update(world: World, source: dict[str, Any] = OTHER) -> str:
     """Have the spec ask for another model, which is prepared; return its revision."""
-    content = SECOND if source == OTHER else published("c" * 64, "f" * 64)
+    content = SECOND if source == OTHER else publish_model("c" * 64, "f" * 64)
     world.edit(source=source).job_succeeds(content)
     return str(world.status["revision"])
 
@@ -24,13 +24,13 @@ def two_served(**spec: Any) -> tuple[World, str, str]:
     """Return a model whose second revision serves, and both revisions."""
     world = serving(**spec)
     first = world.status["active"]["revision"]
-    second = updated(world)
+    second = update(world)
     world.all_available()
     assert world.status["active"]["revision"] == second
     return world, first, second
 
 
-def carried(world: World) -> set[str]:
+def find_revisions(world: World) -> set[str]:
     return {entry["metadata"]["labels"][REVISION] for entry in world.all("Deployment")}
 
 
@@ -52,7 +52,7 @@ def condition(world: World, kind: str) -> dict[str, Any]:
 
 
 def assert_went_back(world: World, bad: str, good: str) -> None:
-    assert carried(world) == {good}
+    assert find_revisions(world) == {good}
     world.all_available()
     assert world.status["active"]["revision"] == good
     assert "target" not in world.status
@@ -83,7 +83,7 @@ def test_serving_revision_goes_back(rollout: dict[str, str], named: bool) -> Non
 def test_a_promotion_under_way(on_failure: str) -> None:
     world = serving(rollout={"onFailure": on_failure})
     first = world.status["active"]["revision"]
-    second = updated(world)
+    second = update(world)
     assert world.status["target"]["phase"] == "Promoting"
     world.rolling(available=1).annotate(ROLLBACK, second)
     assert_went_back(world, second, first)
@@ -92,7 +92,7 @@ def test_a_promotion_under_way(on_failure: str) -> None:
 def test_a_promotion_that_ends_as_the_user_decides() -> None:
     world = serving()
     first = world.status["active"]["revision"]
-    second = updated(world)
+    second = update(world)
     (deployment,) = world.serving_deployments()
     world.complete(deployment["metadata"]["name"])  # the operator has not seen it yet
     world.annotate(ROLLBACK, second)
@@ -103,7 +103,7 @@ def test_a_promotion_that_ends_as_the_user_decides() -> None:
 def test_a_canary(analyzed: bool) -> None:
     world = serving(rollout=CANARY)
     first = world.status["active"]["revision"]
-    second = updated(world)
+    second = update(world)
     if analyzed:
         (canary,) = world.canaries()
         world.complete(canary["metadata"]["name"])
@@ -126,7 +126,7 @@ def test_while_another_revision_is_prepared() -> None:
     world, first, second = two_served()
     world.edit(source=THIRD).annotate(ROLLBACK, f"{second} {first}")
     assert "revision" not in world.status
-    assert carried(world) == {first}
+    assert find_revisions(world) == {first}
     world.all_available()
     assert world.status["active"]["revision"] == first
     assert outcome(world, second)[0] == "Promoted", "the spec no longer asks for it"
@@ -134,7 +134,7 @@ def test_while_another_revision_is_prepared() -> None:
 
 def test_a_named_revision_is_preferred_to_the_one_before() -> None:
     world, first, _ = two_served()
-    third = updated(world, THIRD)
+    third = update(world, THIRD)
     world.all_available().annotate(ROLLBACK, f"{third} {first}")
     assert_went_back(world, third, first)
 
@@ -142,9 +142,9 @@ def test_a_named_revision_is_preferred_to_the_one_before() -> None:
 @pytest.mark.parametrize("to", ["", "unknown", "itself"])
 def test_without_an_earlier_revision_it_serves_on(to: str) -> None:
     world = serving()
-    (only,) = carried(world)
+    (only,) = find_revisions(world)
     world.annotate(ROLLBACK, f"{only} {only if to == 'itself' else to}".strip())
-    assert carried(world) == {only}
+    assert find_revisions(world) == {only}
     assert world.conditions()["Ready"] == ("True", "Serving")
     assert outcome(world, only) == ("Promoted", "")
     assert world.conditions()["RolledBack"] == ("False", "RolledBackByUser")
@@ -174,7 +174,7 @@ def test_it_holds_without_the_annotation_and_in_a_new_operator() -> None:
 def test_it_holds_until_the_spec_asks_for_another_revision() -> None:
     world, first, second = two_served()
     world.annotate(ROLLBACK, f"{second} {first}").all_available()
-    third = updated(world, THIRD)
+    third = update(world, THIRD)
     world.all_available()
     assert world.status["active"]["revision"] == third
     assert outcome(world, second) == ("Superseded", "RolledBackByUser")

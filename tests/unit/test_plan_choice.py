@@ -38,11 +38,11 @@ def ms(backend: str, p50: float) -> dict[str, Any]:
     }
 
 
-def excluded(backend: str, why: str) -> dict[str, Any]:
+def exclude(backend: str, why: str) -> dict[str, Any]:
     return {"backend": backend, "excluded": why}
 
 
-def prepared(backends: list[str] | None = None, *others: AcceleratorClass, **spec: Any) -> World:
+def prepare(backends: list[str] | None = None, *others: AcceleratorClass, **spec: Any) -> World:
     """Return a model that is prepared for engines on a class of GPUs, and on these other ones."""
     spec.setdefault("build", FASTEST)
     world = World(backends=backends or BACKENDS, **spec).has_gpus(
@@ -56,8 +56,8 @@ def prepared(backends: list[str] | None = None, *others: AcceleratorClass, **spe
     return world.settle().job_succeeds()
 
 
-def compared(*benchmarks: dict[str, Any], **spec: Any) -> World:
-    return prepared(**spec).engine_built(backends=list(benchmarks))
+def compare(*benchmarks: dict[str, Any], **spec: Any) -> World:
+    return prepare(**spec).engine_built(backends=list(benchmarks))
 
 
 def tasks(world: World) -> dict[str, ServeTask]:
@@ -88,7 +88,7 @@ def engine_task(world: World) -> EngineTask:
     return EngineTask.model_validate_json(value)
 
 
-def unprobed(world: World, failure: str = "") -> World:
+def remove_probe(world: World, failure: str = "") -> World:
     """Have the image of the processors not be probed, or the probe fail."""
     image = world.config.images["cpu"]
     world.images = {key: facts for key, facts in world.images.items() if key != image}
@@ -97,22 +97,22 @@ def unprobed(world: World, failure: str = "") -> World:
 
 
 def test_the_job_compares_the_other_backends_that_its_image_runs() -> None:
-    world = prepared().misses()
+    world = prepare().misses()
     assert engine_task(world).benchmark_backends == ("cuda", "cpu")
-    first = prepared(build={}).misses()
+    first = prepare(build={}).misses()
     assert engine_task(first).benchmark_backends is None
     assert "benchmark_backends" not in engine_task(first).to_json()
     assert engine_task(first).engine_key == engine_task(world).engine_key
-    assert engine_task(prepared(["tensorrt", "cuda"]).misses()).benchmark_backends == ("cuda",)
-    assert engine_task(prepared(["tensorrt", "cpu"]).misses()).benchmark_backends == ("cpu",)
+    assert engine_task(prepare(["tensorrt", "cuda"]).misses()).benchmark_backends == ("cuda",)
+    assert engine_task(prepare(["tensorrt", "cpu"]).misses()).benchmark_backends == ("cpu",)
 
 
 def test_a_job_after_one_that_failed_in_the_benchmark_compares_nothing() -> None:
     """The memory of another backend's process may be why."""
-    world = prepared().misses()
+    world = prepare().misses()
     world.job_fails(Reason.OUT_OF_MEMORY, "benchmark", of="engine").later(seconds=120)
     assert engine_task(world).benchmark_backends is None
-    other = prepared().misses()
+    other = prepare().misses()
     other.job_fails(Reason.STORE_UNAVAILABLE, "build", of="engine").later(seconds=120)
     assert engine_task(other).benchmark_backends == ("cuda", "cpu")
 
@@ -120,7 +120,7 @@ def test_a_job_after_one_that_failed_in_the_benchmark_compares_nothing() -> None
 # fault: Engines | the comparison with other backends takes longer than `spec.build.timeout` leaves | it has a budget of
 #   5 minutes; if the Job is ended in that stage, the next one compares nothing | when the Job is ended
 def test_a_job_after_one_that_was_ended_in_the_benchmark_compares_nothing() -> None:
-    world = prepared().misses()
+    world = prepare().misses()
     world.is_too_late("benchmark", of="engine")
     (engine,) = world.all("InferenceEngine")
     assert engine["status"]["failure"]["reason"] == "Timeout"
@@ -130,13 +130,13 @@ def test_a_job_after_one_that_was_ended_in_the_benchmark_compares_nothing() -> N
     world.is_too_late("benchmark", of="engine")
     (engine,) = world.all("InferenceEngine")
     assert engine["status"]["failure"]["lasting"], "the engine alone takes too long"
-    first = prepared(build={}).misses().is_too_late("benchmark", of="engine")
+    first = prepare(build={}).misses().is_too_late("benchmark", of="engine")
     (engine,) = first.all("InferenceEngine")
     assert engine["status"]["failure"]["lasting"]
 
 
 def test_attempts_that_end_in_the_benchmark_every_other_time_end() -> None:
-    world = prepared().misses()
+    world = prepare().misses()
     for _ in range(2):
         world.is_too_late("benchmark", of="engine").later(seconds=3700)
         (engine,) = world.all("InferenceEngine")
@@ -154,7 +154,7 @@ def test_engine_records_the_benchmarks() -> None:
         PublishedBackend(backend="cuda", shapes="opt", p50=0.0021, p99=0.003),
         PublishedBackend(backend="cpu", excluded="ParityFailed: output y"),
     )
-    world = prepared().misses().succeeds("engine", nodes_accelerated=415, backends=reported)
+    world = prepare().misses().succeeds("engine", nodes_accelerated=415, backends=reported)
     (engine,) = world.all("InferenceEngine")
     assert engine["status"]["engine"]["backends"] == [
         {
@@ -175,7 +175,7 @@ def test_engine_records_the_benchmarks() -> None:
 # event: Jobs | another backend is faster than the engine, with `spec.build.choose: Fastest` | what served before, until
 #   the pods of the fastest have passed | Event `BackendChosen`, `status.choices`
 def test_the_fastest_backend_serves_by_the_usual_rollout() -> None:
-    world = compared(ms("tensorrt", 3), ms("cuda", 2.1), excluded("cpu", "no memory"))
+    world = compare(ms("tensorrt", 3), ms("cuda", 2.1), exclude("cpu", "no memory"))
     asked = tasks(world)["l4"]
     assert (asked.backend, asked.engine_key, asked.prepared_key) == ("cuda", None, "a" * 64)
     assert asked.promise.asked_backend is None, "it is no fallback"
@@ -202,20 +202,20 @@ def test_the_fastest_backend_serves_by_the_usual_rollout() -> None:
         ([ms("tensorrt", 1), ms("cuda", 0.94)], "cuda"),
         ([ms("tensorrt", 1), ms("cuda", 0.9), ms("cpu", 0.88)], "cuda"),  # listed before
         ([ms("tensorrt", 1), ms("cuda", 0.9), ms("cpu", 0.5)], "cpu"),
-        ([ms("tensorrt", 1), excluded("cuda", "it crashed")], "tensorrt"),
+        ([ms("tensorrt", 1), exclude("cuda", "it crashed")], "tensorrt"),
     ],
 )
 def test_faster_backend_serves_beyond_the_margin(
     benchmarks: list[dict[str, Any]], fastest: str
 ) -> None:
-    world = compared(*benchmarks).all_available()
+    world = compare(*benchmarks).all_available()
     assert backends(world) == {"l4": fastest}
     assert (tasks(world)["l4"].engine_key is None) == (fastest != "tensorrt")
     assert choices(world)["l4"][0] == fastest
 
 
 def test_a_backend_on_processors_takes_no_device() -> None:
-    world = compared(ms("tensorrt", 1), ms("cpu", 0.5))
+    world = compare(ms("tensorrt", 1), ms("cpu", 0.5))
     (deployment,) = world.serving_deployments()
     pod = deployment["spec"]["template"]["spec"]
     assert "nvidia.com/gpu" not in str([item["resources"] for item in pod["containers"]])
@@ -224,7 +224,7 @@ def test_a_backend_on_processors_takes_no_device() -> None:
 
 def test_each_class_has_its_own_choice() -> None:
     a100 = accelerator_class("a100", *BACKENDS, resourceName="nvidia.com/gpu")
-    world = prepared(None, a100, accelerators=[{"class": "l4"}, {"class": "a100"}])
+    world = prepare(None, a100, accelerators=[{"class": "l4"}, {"class": "a100"}])
     world.engine_built(backends=[ms("tensorrt", 3), ms("cuda", 2)])
     for engine in world.all("InferenceEngine"):
         if engine["spec"]["class"] == "a100":
@@ -237,7 +237,7 @@ def test_each_class_has_its_own_choice() -> None:
 
 
 def test_the_order_alone_decides_by_default() -> None:
-    world = compared(ms("tensorrt", 3), ms("cuda", 2), build={}).all_available()
+    world = compare(ms("tensorrt", 3), ms("cuda", 2), build={}).all_available()
     assert backends(world) == {"l4": "tensorrt"}
     assert "choices" not in world.status
     assert "choice" not in world.status["summary"]
@@ -245,7 +245,7 @@ def test_the_order_alone_decides_by_default() -> None:
 
 
 def test_a_choice_ends_with_the_field() -> None:
-    world = compared(ms("tensorrt", 3), ms("cuda", 2)).all_available()
+    world = compare(ms("tensorrt", 3), ms("cuda", 2)).all_available()
     world.edit(build={}).all_available()
     assert backends(world) == {"l4": "tensorrt"}
     assert "choices" not in world.status
@@ -254,14 +254,14 @@ def test_a_choice_ends_with_the_field() -> None:
 
 
 def test_a_backend_that_is_not_listed_any_more_does_not_serve() -> None:
-    world = compared(ms("tensorrt", 3), ms("cuda", 2), ms("cpu", 2.5)).all_available()
+    world = compare(ms("tensorrt", 3), ms("cuda", 2), ms("cpu", 2.5)).all_available()
     world.edit(backends=["tensorrt", "cpu"]).all_available()
     assert backends(world) == {"l4": "cpu"}
     assert choices(world)["l4"] == ("cpu", "cpu: 2.5 ms, tensorrt: 3 ms")
 
 
 def test_chosen_backend_serves_once_it_has_passed() -> None:
-    world = compared(
+    world = compare(
         ms("tensorrt", 3), ms("cuda", 2), build={}, rollout={"canary": {"replicas": 1}}
     ).all_available()
     world.edit(build=FASTEST, rollout={"canary": {"replicas": 1}})
@@ -279,7 +279,7 @@ def test_chosen_backend_serves_once_it_has_passed() -> None:
 # event: Rollouts | pods of the backend that `spec.build.choose: Fastest` has chosen fail | what served before, then the
 #   engines | `status.failedChoice`, Event `BackendChosen`
 def test_engines_serve_if_the_chosen_one_fails_beside_them() -> None:
-    world = compared(ms("tensorrt", 3), ms("cuda", 2), build={}).all_available()
+    world = compare(ms("tensorrt", 3), ms("cuda", 2), build={}).all_available()
     world.edit(build=FASTEST)
     assert backends(world) == {"l4": "cuda"}
     world.new_pod_fails(Reason.PARITY_FAILED).all_available()
@@ -297,7 +297,7 @@ def test_engines_serve_if_the_chosen_one_fails_beside_them() -> None:
 
 
 def test_engines_serve_if_the_chosen_one_fails_as_the_first_revision() -> None:
-    world = compared(ms("tensorrt", 3), ms("cuda", 2))
+    world = compare(ms("tensorrt", 3), ms("cuda", 2))
     world.new_pod_fails(Reason.PARITY_FAILED)
     assert backends(world) == {"l4": "tensorrt"}
     assert world.status["failedChoice"]["reason"] == "ParityFailed"
@@ -306,7 +306,7 @@ def test_engines_serve_if_the_chosen_one_fails_as_the_first_revision() -> None:
 
 
 def test_a_failed_choice_rejects_no_backend() -> None:
-    world = compared(ms("tensorrt", 3), ms("cuda", 2), fallback={"policy": "Allow"})
+    world = compare(ms("tensorrt", 3), ms("cuda", 2), fallback={"policy": "Allow"})
     world.new_pod_fails(Reason.PARITY_FAILED)
     world.all_available()
     assert backends(world) == {"l4": "tensorrt"}
@@ -315,7 +315,7 @@ def test_a_failed_choice_rejects_no_backend() -> None:
 
 
 def test_another_spec_is_another_chance() -> None:
-    world = compared(ms("tensorrt", 3), ms("cuda", 2))
+    world = compare(ms("tensorrt", 3), ms("cuda", 2))
     world.new_pod_fails(Reason.PARITY_FAILED)
     world.all_available()
     world.edit(serving={"maxQueue": 7}).all_available()
@@ -324,7 +324,7 @@ def test_another_spec_is_another_chance() -> None:
 
 
 def test_user_promotes_a_failed_choice() -> None:
-    world = compared(ms("tensorrt", 3), ms("cuda", 2))
+    world = compare(ms("tensorrt", 3), ms("cuda", 2))
     world.new_pod_fails(Reason.PARITY_FAILED)
     world.all_available()
     failed = world.status["failedChoice"]["revision"]
@@ -336,7 +336,7 @@ def test_user_promotes_a_failed_choice() -> None:
 
 
 def test_user_rolls_back_a_choice() -> None:
-    world = compared(ms("tensorrt", 3), ms("cuda", 2), build={}).all_available()
+    world = compare(ms("tensorrt", 3), ms("cuda", 2), build={}).all_available()
     world.edit(build=FASTEST).all_available()
     chosen = world.status["serving"]["revision"]
     world.annotate("enginewright.dev/rollback", chosen).settle().all_available()
@@ -349,7 +349,7 @@ def test_user_rolls_back_a_choice() -> None:
 
 
 def test_engines_without_a_comparison_serve_and_say_so() -> None:
-    world = compared().all_available()
+    world = compare().all_available()
     assert backends(world) == {"l4": "tensorrt"}
     backend, why = choices(world)["l4"]
     assert backend == "tensorrt"
@@ -375,7 +375,7 @@ def test_an_image_that_runs_no_other_backend_compares_nothing() -> None:
 
 
 def test_processors_serve_only_with_the_version_that_was_measured() -> None:
-    world = prepared()
+    world = prepare()
     cpu = world.config.images["cpu"]
     world.images = {**world.images, cpu: image_facts("cpu", "1.30.0")}
     world.engine_built(backends=[ms("tensorrt", 3), ms("cpu", 1)]).all_available()
@@ -398,7 +398,7 @@ def test_a_backend_without_engines_is_refused() -> None:
 
 def test_an_interim_gives_way_to_the_fastest() -> None:
     build = {"choose": "Fastest", "interim": "CPU"}
-    world = prepared(build=build).all_available()
+    world = prepare(build=build).all_available()
     assert world.status["summary"]["backend"] == "cpu (interim)"
     world.engine_built(backends=[ms("tensorrt", 3), ms("cuda", 2)]).all_available()
     assert backends(world) == {"l4": "cuda"}
@@ -407,7 +407,7 @@ def test_an_interim_gives_way_to_the_fastest() -> None:
 
 
 def test_choice_serves_while_the_next_engine_is_built() -> None:
-    world = compared(ms("tensorrt", 3), ms("cuda", 2)).all_available()
+    world = compare(ms("tensorrt", 3), ms("cuda", 2)).all_available()
     before = world.status["serving"]["revision"]
     world.edit(build={**FASTEST, "optimizationLevel": 5})
     assert world.status["serving"]["revision"] == before
@@ -419,7 +419,7 @@ def test_choice_serves_while_the_next_engine_is_built() -> None:
 
 @pytest.mark.parametrize("fastest", ["cuda", "cpu"])
 def test_choice_and_its_engine_move_to_other_images(fastest: str) -> None:
-    world = compared(ms("tensorrt", 3), ms(fastest, 2)).all_available()
+    world = compare(ms("tensorrt", 3), ms(fastest, 2)).all_available()
     before = world.status["serving"]["revision"]
     world.turn = False
     with_new_gpu_image(world)
@@ -445,11 +445,11 @@ def test_choice_and_its_engine_move_to_other_images(fastest: str) -> None:
 @pytest.mark.parametrize("failure", ["", "ErrImagePull"])
 @pytest.mark.parametrize("strategy", ["Recreate", "InPlace"])
 def test_a_choice_holds_while_its_image_is_not_probed(strategy: str, failure: str) -> None:
-    world = compared(ms("tensorrt", 3), ms("cpu", 1), rollout={"strategy": strategy})
+    world = compare(ms("tensorrt", 3), ms("cpu", 1), rollout={"strategy": strategy})
     world.all_available()
     serving, before = world.status["serving"]["revision"], choices(world)
     images = world.images
-    unprobed(world, failure).settle().all_available()
+    remove_probe(world, failure).settle().all_available()
     assert (world.status["serving"]["revision"], choices(world)) == (serving, before)
     assert backends(world) == {"l4": "cpu"}
     world.images, world.image_failures = images, {}
@@ -460,11 +460,11 @@ def test_a_choice_holds_while_its_image_is_not_probed(strategy: str, failure: st
 
 @pytest.mark.parametrize("failure", ["", "ErrImagePull"])
 def test_failed_choice_stays_failed_while_its_image_is_not_probed(failure: str) -> None:
-    world = compared(ms("tensorrt", 3), ms("cpu", 1))
+    world = compare(ms("tensorrt", 3), ms("cpu", 1))
     world.new_pod_fails(Reason.PARITY_FAILED).all_available()
     failed = world.status["failedChoice"]
     images = world.images
-    unprobed(world, failure).settle()
+    remove_probe(world, failure).settle()
     assert world.status["failedChoice"] == failed
     world.images, world.image_failures = images, {}
     world.settle().all_available()
@@ -472,9 +472,9 @@ def test_failed_choice_stays_failed_while_its_image_is_not_probed(failure: str) 
 
 
 def test_the_first_choice_waits_for_the_probe() -> None:
-    world = prepared()
+    world = prepare()
     images, image = world.images, world.config.images["cpu"]
-    unprobed(world).engine_built(backends=[ms("tensorrt", 3), ms("cpu", 1)])
+    remove_probe(world).engine_built(backends=[ms("tensorrt", 3), ms("cpu", 1)])
     assert world.conditions()["Ready"] == ("False", "ProbingImage")
     assert world.message() == f"probing the runtime image {image} for its opsets and backends"
     assert world.serving_deployments() == []
@@ -485,7 +485,7 @@ def test_the_first_choice_waits_for_the_probe() -> None:
 
 
 def test_choice_does_not_wait_for_the_probe_of_a_slower_backend() -> None:
-    world = prepared()
+    world = prepare()
     image = world.config.images["cpu"]
     world.images = {key: images for key, images in world.images.items() if key != image}
     world.engine_built(backends=[ms("tensorrt", 3), ms("cpu", 4)]).all_available()
@@ -493,7 +493,7 @@ def test_choice_does_not_wait_for_the_probe_of_a_slower_backend() -> None:
 
 
 def test_a_model_is_served_if_the_image_of_a_compared_backend_cannot_be_probed() -> None:
-    world = prepared()
+    world = prepare()
     image = world.config.images["cpu"]
     world.images = {key: images for key, images in world.images.items() if key != image}
     world.image_failures = {image: "ErrImagePull"}
@@ -504,7 +504,7 @@ def test_a_model_is_served_if_the_image_of_a_compared_backend_cannot_be_probed()
 
 @pytest.mark.parametrize("reason", [Reason.SECRET_UNUSABLE, Reason.STORE_UNAVAILABLE])
 def test_a_failure_of_the_store_or_a_secret_gives_no_choice_up(reason: Reason) -> None:
-    world = compared(ms("tensorrt", 3), ms("cuda", 1)).new_pod_fails(reason)
+    world = compare(ms("tensorrt", 3), ms("cuda", 1)).new_pod_fails(reason)
     world.later(seconds=3600).operator_restarts()
     assert "failedChoice" not in world.status
     assert backends(world) == {"l4": "cuda"}
@@ -515,13 +515,13 @@ def test_a_failure_of_the_store_or_a_secret_gives_no_choice_up(reason: Reason) -
 def two_classes(**spec: Any) -> World:
     """Return a model whose first revision serves cuda on l4, as chosen, and the engine on a100."""
     a100 = accelerator_class("a100", *BACKENDS, resourceName="nvidia.com/gpu")
-    world = prepared(None, a100, accelerators=[{"class": "l4"}, {"class": "a100"}], **spec)
-    built(world, lambda engine: 2 if engine["spec"]["class"] == "l4" else 4)
+    world = prepare(None, a100, accelerators=[{"class": "l4"}, {"class": "a100"}], **spec)
+    build_engines(world, lambda engine: 2 if engine["spec"]["class"] == "l4" else 4)
     assert backends(world) == {"l4": "cuda", "a100": "tensorrt"}
     return world
 
 
-def built(world: World, cuda: Callable[[dict[str, Any]], float]) -> None:
+def build_engines(world: World, cuda: Callable[[dict[str, Any]], float]) -> None:
     """Have each engine be built; tensorrt has a median of 3 ms."""
     for engine in world.all("InferenceEngine"):
         median = cuda(engine)
@@ -551,7 +551,7 @@ def test_a_class_that_chose_nothing_gives_no_choice_up() -> None:
 
 def test_no_part_of_a_failed_choice_is_tried_while_an_image_is_not_probed() -> None:
     a100 = accelerator_class("a100", *BACKENDS, resourceName="nvidia.com/gpu")
-    world = prepared(None, a100, accelerators=[{"class": "l4"}, {"class": "a100"}])
+    world = prepare(None, a100, accelerators=[{"class": "l4"}, {"class": "a100"}])
     cpu_on_l4 = {
         "l4": [ms("tensorrt", 3), ms("cpu", 1)],
         "a100": [ms("tensorrt", 3), ms("cuda", 1)],
@@ -567,7 +567,7 @@ def test_no_part_of_a_failed_choice_is_tried_while_an_image_is_not_probed() -> N
     engines_serve = {"l4": "tensorrt", "a100": "tensorrt"}
     assert backends(world.all_available()) == engines_serve
     images = world.images
-    unprobed(world).settle().all_available()
+    remove_probe(world).settle().all_available()
     assert (backends(world), world.status["failedChoice"]) == (engines_serve, failed)
     world.images = images
     world.settle().all_available()
@@ -582,7 +582,7 @@ def test_the_engines_are_tried_if_another_backend_may_follow_them() -> None:
 
 
 def test_choice_ends_with_the_backend_of_its_engines() -> None:
-    world = compared(ms("tensorrt", 3), ms("cuda", 2), fallback={"policy": "Allow"})
+    world = compare(ms("tensorrt", 3), ms("cuda", 2), fallback={"policy": "Allow"})
     world.new_pod_fails(Reason.PARITY_FAILED)
     assert "failedChoice" in world.status
     world.new_pod_fails(Reason.PARITY_FAILED)
@@ -607,7 +607,7 @@ def with_new_gpu_image(world: World) -> World:
 # fault: Engines | `spec.build.choose` changes to `First` while a chosen backend serves, and the model waits for its turn
 #   to move to new images | the engines are held on the model's own images | prevented
 def test_the_end_of_a_choice_does_not_bypass_the_turn_to_move() -> None:
-    world = compared(ms("tensorrt", 3), ms("cpu", 1)).all_available()
+    world = compare(ms("tensorrt", 3), ms("cpu", 1)).all_available()
     world.turn = False
     with_new_gpu_image(world)
     assert world.status["images"]["state"] == "Waiting"
@@ -623,14 +623,14 @@ def test_the_end_of_a_choice_does_not_bypass_the_turn_to_move() -> None:
 
 @pytest.mark.parametrize("before", [2.0, 3.0])  # ms of cuda, with the image before
 def test_engines_move_to_new_images_if_the_choice_fails(before: float) -> None:
-    world = compared(ms("tensorrt", 3), ms("cuda", before))
+    world = compare(ms("tensorrt", 3), ms("cuda", before))
     if before < 3:
         world.new_pod_fails(Reason.PARITY_FAILED)
     world.all_available()
     assert backends(world) == {"l4": "tensorrt"}
     old = {entry["metadata"]["name"] for entry in world.all("InferenceEngine")}
     with_new_gpu_image(world).job_succeeds().misses()
-    built(world, lambda engine: before if engine["metadata"]["name"] in old else 2)
+    build_engines(world, lambda engine: before if engine["metadata"]["name"] in old else 2)
     assert backends(world) == {"l4": "cuda"}
     world.new_pod_fails(Reason.PARITY_FAILED)
     assert world.status["images"]["state"] == "Moving"

@@ -10,7 +10,13 @@ from driver.layout import Gpus
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.observed.nodes import node_view
-from enginewright.plan.resolve.classes import Proposals, device, mixed_devices, propose, readiness
+from enginewright.plan.resolve.classes import (
+    Proposals,
+    device,
+    find_mixed_devices,
+    propose,
+    readiness,
+)
 from enginewright.plan.resolve.devices import GpuKind, class_names, kinds_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,7 +107,7 @@ def existing(name: str, **spec: Any) -> AcceleratorClass:
     return AcceleratorClass.model_validate(obj)
 
 
-def proposed(
+def propose_classes(
     *nodes: Mapping[str, Any],
     classes: tuple[AcceleratorClass, ...] = (),
     made: dict[str, str] | None = None,
@@ -116,7 +122,7 @@ def specs(proposals: Proposals) -> dict[str, dict[str, Any]]:
 
 
 def test_a_proposal_is_a_whole_class() -> None:
-    proposals = proposed(node(L4, "a", taint="nvidia.com/gpu"), node(L4, "b"))
+    proposals = propose_classes(node(L4, "a", taint="nvidia.com/gpu"), node(L4, "b"))
     (obj,) = proposals.apply
     assert obj == {
         "apiVersion": "enginewright.dev/v1alpha1",
@@ -168,7 +174,7 @@ def test_a_proposal_is_a_whole_class() -> None:
 def test_gpu_feature_discovery(
     labels: dict[str, str], expected: dict[str, tuple[str, str]]
 ) -> None:
-    class_specs = specs(proposed(node(labels)))
+    class_specs = specs(propose_classes(node(labels)))
     assert {
         name: (*spec["nodeSelector"], spec["resourceName"]) for name, spec in class_specs.items()
     } == expected
@@ -204,16 +210,16 @@ def test_names(product: str, name: str) -> None:
 def test_kinds_that_would_share_a_name_get_longer_ones() -> None:
     sxm = node({**A100}, "a")
     pcie = node({**A100, "nvidia.com/gpu.product": "NVIDIA-A100-80GB-PCIe"}, "b")
-    assert set(specs(proposed(sxm, pcie))) == {"a100-sxm4-80gb", "a100-80gb-pcie"}
+    assert set(specs(propose_classes(sxm, pcie))) == {"a100-sxm4-80gb", "a100-80gb-pcie"}
     # One after the other: the first one's name stays.
-    first = proposed(sxm)
+    first = propose_classes(sxm)
     assert set(specs(first)) == {"a100-80gb"}
     there = AcceleratorClass.model_validate(first.apply[0])
-    second = proposed(sxm, pcie, classes=(there,), made=first.made)
+    second = propose_classes(sxm, pcie, classes=(there,), made=first.made)
     assert set(specs(second)) == {"a100-80gb-pcie"}
     # The same profile by either strategy differs in nothing but the resource.
     single = node({**SINGLE, "nvidia.com/gpu.product": "NVIDIA-A100-80GB-PCIe-MIG-1g.10gb"}, "c")
-    names = set(specs(proposed(single, node(MIXED, "d"))))
+    names = set(specs(propose_classes(single, node(MIXED, "d"))))
     assert len(names) == 3
     assert len([name for name in names if name.startswith("a100-80gb-pcie-mig-1g-10gb")]) == 2
 
@@ -256,7 +262,7 @@ def test_names_are_unique_dns_labels(
     st.sampled_from(["", "0", "-1", "99999", "NVIDIA-L4", "single", "é", "1" * 63, "²"]),
 ))  # fmt: skip
 def test_no_labels_are_too_odd(labels: dict[str, str]) -> None:
-    for entry in proposed(node(labels)).apply:
+    for entry in propose_classes(node(labels)).apply:
         AcceleratorClass.model_validate(entry)
 
 
@@ -287,7 +293,7 @@ def test_backends_support_the_device(
 ) -> None:
     major, _, minor = capability.partition(".")
     labels = {**L4, "nvidia.com/gpu.compute.major": major, "nvidia.com/gpu.compute.minor": minor}
-    class_specs = specs(proposed(node(labels), variants=variants))
+    class_specs = specs(propose_classes(node(labels), variants=variants))
     assert [spec["backends"] for spec in class_specs.values()] == ([backends] if backends else [])
     if backends and capability in ("", "8.9.1"):
         assert "computeCapability" not in class_specs["l4"]
@@ -307,22 +313,22 @@ def test_backends_support_the_device(
 )
 def test_a_kind_that_has_a_class_gets_no_other(spec: dict[str, Any], covers: bool) -> None:
     nodes = (node({**L4, "pool": "gold"}, "a"), node(L4, "b"))
-    proposals = proposed(*nodes, classes=(existing("mine", **spec),))
+    proposals = propose_classes(*nodes, classes=(existing("mine", **spec),))
     assert bool(proposals.apply) is not covers
     assert proposals.made == ({} if covers else {"gpu_NVIDIA-L4": "l4"})
 
 
 def test_class_is_proposed_once() -> None:
-    first = proposed(node(L4))
-    assert proposed(node(L4), made=first.made) == Proposals((), first.made)
+    first = propose_classes(node(L4))
+    assert propose_classes(node(L4), made=first.made) == Proposals((), first.made)
     # Nor where the ConfigMap was lost while the class is there.
     there = AcceleratorClass.model_validate(first.apply[0])
-    assert proposed(node(L4), classes=(there,)) == Proposals((), first.made)
+    assert propose_classes(node(L4), classes=(there,)) == Proposals((), first.made)
 
 
 def test_a_kind_of_several_capabilities_claims_none() -> None:
     odd = {**L4, "nvidia.com/gpu.compute.minor": "6"}
-    assert "computeCapability" not in specs(proposed(node(L4, "a"), node(odd, "b")))["l4"]
+    assert "computeCapability" not in specs(propose_classes(node(L4, "a"), node(odd, "b")))["l4"]
 
 
 ONE_NAME = {**A100, "nvidia.com/gpu.product": "NVIDIA-A100"}
@@ -351,12 +357,12 @@ def test_devices_of_one_name_differ_in_memory(
         for name, labels in {"a": one, "b": other}.items()
     ]
     spec = {"nodeSelector": {"pool": "gpus"}, "resourceName": resource}
-    mixture = mixed_devices(existing("gpus", backends=["tensorrt"], **spec), nodes)
+    mixture = find_mixed_devices(existing("gpus", backends=["tensorrt"], **spec), nodes)
     assert reported in mixture
     assert bool(reported) == bool(mixture)
     ready = readiness(existing("gpus", backends=["tensorrt"], **spec), (), nodes)
     assert ready.reason == (StatusReason.MIXED_DEVICES if reported else StatusReason.NODES_FOUND)
-    assert mixed_devices(existing("gpus", **spec), nodes) == "", "nothing is compiled"
+    assert find_mixed_devices(existing("gpus", **spec), nodes) == "", "nothing is compiled"
 
 
 def test_every_gpu_of_the_local_cluster_is_read() -> None:
@@ -379,8 +385,8 @@ POOL = {"nodeSelector": {"pool": "gpus"}, "resourceName": "nvidia.com/gpu"}
 
 def test_a_label_of_ones_own_names_a_product() -> None:
     nodes = (node(GKE_L4, "a", taint="nvidia.com/gpu"), node({KARPENTER: "t4", "x": "y"}, "b"))
-    assert specs(proposed(*nodes)) == {}, "only by setting"
-    class_specs = specs(proposed(*nodes, own=OWN))
+    assert specs(propose_classes(*nodes)) == {}, "only by setting"
+    class_specs = specs(propose_classes(*nodes, own=OWN))
     assert {name: spec["nodeSelector"] for name, spec in class_specs.items()} == {
         "l4": GKE_L4,
         "t4": {KARPENTER: "t4"},
@@ -395,19 +401,19 @@ def test_a_label_of_ones_own_names_a_product() -> None:
 
 def test_a_node_with_several_labels_is_proposed_once() -> None:
     both = {**GKE_L4, KARPENTER: "l4"}
-    (first,) = specs(proposed(node(both), own=OWN)).values()
+    (first,) = specs(propose_classes(node(both), own=OWN)).values()
     assert first["nodeSelector"] == GKE_L4
-    (with_nvidia,) = specs(proposed(node({**L4, **both}), own=OWN)).values()
+    (with_nvidia,) = specs(propose_classes(node({**L4, **both}), own=OWN)).values()
     assert with_nvidia["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L4"}
 
 
 def test_node_that_is_not_labelled_yet_is_not_proposed_twice() -> None:
     labelled_class = existing("l4", nodeSelector={"nvidia.com/gpu.product": "NVIDIA-L4"})
-    assert proposed(node(GKE_L4, "joins"), classes=(labelled_class,), own=OWN).apply == ()
-    assert [*specs(proposed(node(GKE_L4, "joins"), node(L4, "is there"), own=OWN))] == ["l4"]
-    first = proposed(node(GKE_L4), own=OWN)
+    assert propose_classes(node(GKE_L4, "joins"), classes=(labelled_class,), own=OWN).apply == ()
+    assert [*specs(propose_classes(node(GKE_L4, "joins"), node(L4, "is there"), own=OWN))] == ["l4"]
+    first = propose_classes(node(GKE_L4), own=OWN)
     there = AcceleratorClass.model_validate(first.apply[0])
-    later = proposed(node({**L4, **GKE_L4}), classes=(there,), made=first.made, own=OWN)
+    later = propose_classes(node({**L4, **GKE_L4}), classes=(there,), made=first.made, own=OWN)
     assert later.apply == (), "GPU Feature Discovery came later"
 
 
@@ -433,7 +439,7 @@ def test_own_labels_tell_products_apart(
     assert ready.reason == (StatusReason.MIXED_DEVICES if reported else StatusReason.NODES_FOUND)
     assert readiness(mixed, (), nodes[:1], OWN).reason == StatusReason.NODES_FOUND
     claims_cpu = existing("cpu", nodeSelector={"pool": "gpus"}, backends=["tensorrt"])
-    assert mixed_devices(claims_cpu, nodes, OWN) == "", "it requests none of them"
+    assert find_mixed_devices(claims_cpu, nodes, OWN) == "", "it requests none of them"
 
 
 def test_classes_of_both_labels_that_select_one_node_overlap() -> None:

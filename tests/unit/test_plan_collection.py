@@ -26,7 +26,14 @@ from enginewright_contract.report import Finding, StageReport
 from enginewright_contract.task import STORE_VARIABLE, TASK_VARIABLE
 
 from tests.support.fake_kube import timestamp
-from tests.support.plan_objects import COLLECTED, CPU_IMAGE, NAMESPACE, Json, image_facts, made
+from tests.support.plan_objects import (
+    COLLECTED,
+    CPU_IMAGE,
+    NAMESPACE,
+    Json,
+    image_facts,
+    make_object,
+)
 from tests.support.plan_world import CONFIG
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -68,7 +75,7 @@ def job(
     task = CollectTask(job=name, keep=(), as_of=NOW, min_age_seconds=7200, max_bytes=max_bytes)
     container = {"name": "collect", "env": [{"name": TASK_VARIABLE, "value": task.to_json()}]}
     condition = {"type": ended, "status": "True", "lastTransitionTime": timestamp(at)}
-    obj = made(
+    obj = make_object(
         "Job",
         name,
         NAMESPACE,
@@ -88,29 +95,29 @@ def pod(report: StageReport, of: str = "collect-1") -> Json:
         "phase": "Succeeded" if report.ok else "Failed",
         "containerStatuses": [{"name": "collect", "state": {"terminated": ended}}],
     }
-    return made("Pod", f"{of}-x", NAMESPACE, labels={JOB_NAME: of}, status=status)
+    return make_object("Pod", f"{of}-x", NAMESPACE, labels={JOB_NAME: of}, status=status)
 
 
 SUCCESS = CollectionOutcome(collected=COLLECTED)
 FAILURE = CollectionOutcome(failure="the store was not collected: why")
 
 
-def done(name: str = "collect-1", at: datetime = NOW, collected: Collected = COLLECTED) -> Json:
+def end_job(name: str = "collect-1", at: datetime = NOW, collected: Collected = COLLECTED) -> Json:
     return job(name, "Complete", at, CollectionOutcome(collected=collected))
 
 
 def test_the_next_one_is_due_after_the_last_ones_end() -> None:
-    plan = plan_collection(facts(done(at=NOW - 23 * HOUR)))
+    plan = plan_collection(facts(end_job(at=NOW - 23 * HOUR)))
     assert (plan.starts, plan.requeue_after) == ("", 3600)
     ended = NOW - 24 * HOUR
-    plan = plan_collection(facts(done(at=ended)))
+    plan = plan_collection(facts(end_job(at=ended)))
     assert plan.starts == f"collect-{NOW.timestamp():.0f}"
     assert plan.delete == (), "its result is shown until there is another"
 
 
 def test_after_a_failure_one_is_due_in_an_hour() -> None:
     failed = job("collect-2", "Failed", NOW - timedelta(minutes=50), FAILURE)
-    plan = plan_collection(facts(done(at=NOW - 25 * HOUR), failed))
+    plan = plan_collection(facts(end_job(at=NOW - 25 * HOUR), failed))
     assert (plan.starts, plan.requeue_after) == ("", 600)
     assert plan.delete == (), "the last result stays"
     often = plan_collection(facts(failed, gc={"interval": timedelta(minutes=5)}))
@@ -120,7 +127,9 @@ def test_after_a_failure_one_is_due_in_an_hour() -> None:
 def test_one_at_a_time() -> None:
     running = job(at=NOW - timedelta(days=9))
     assert plan_collection(facts(running)) == CollectionSteps()
-    assert plan_collection(facts(done("collect-0", NOW - 99 * HOUR), running)) == CollectionSteps()
+    assert (
+        plan_collection(facts(end_job("collect-0", NOW - 99 * HOUR), running)) == CollectionSteps()
+    )
 
 
 def test_the_first_ones_are_spread_over_the_interval_and_a_restart_starts_none() -> None:
@@ -151,21 +160,21 @@ EMPTY = COLLECTED.model_copy(update={"artifacts": 5, "bytes_after": 0})
 
 def test_a_bucket_is_collected_until_nothing_is_left_in_it() -> None:
     before = NOW - 25 * HOUR
-    assert plan_collection(facts(done(at=before), has_store=False)).starts
+    assert plan_collection(facts(end_job(at=before), has_store=False)).starts
     for days, goes_on in ((14, True), (16, False)):
         since = CollectionOutcome(collected=EMPTY, empty_since=NOW - timedelta(days=days))
         last = job("collect-1", "Complete", before, since)
         plan = plan_collection(facts(last, has_store=False))
         assert (bool(plan.starts), plan.exists) == (goes_on, goes_on)
     failed = job("collect-2", "Failed", before, FAILURE)
-    assert plan_collection(facts(done(at=before - HOUR), failed, has_store=False)).starts
+    assert plan_collection(facts(end_job(at=before - HOUR), failed, has_store=False)).starts
     assert not plan_collection(facts(failed, has_store=False)).exists
 
 
 def test_since_when_there_is_no_artefact_is_carried_on() -> None:
     report = StageReport(stage="collect", ok=True, collected=EMPTY)
     now_empty = job("collect-2", "Complete")
-    (ended,) = plan_collection(facts(done(), now_empty, pods=(pod(report, "collect-2"),))).ended
+    (ended,) = plan_collection(facts(end_job(), now_empty, pods=(pod(report, "collect-2"),))).ended
     assert ended.outcome.empty_since == NOW
     since = CollectionOutcome(collected=EMPTY, empty_since=NOW - 9 * HOUR)
     earlier = job("collect-1", "Complete", NOW - HOUR, since)
@@ -177,7 +186,7 @@ def test_since_when_there_is_no_artefact_is_carried_on() -> None:
 
 
 def test_switching_off_ends_the_job() -> None:
-    plan = plan_collection(facts(job(), done("collect-0"), gc={"enabled": False}))
+    plan = plan_collection(facts(job(), end_job("collect-0"), gc={"enabled": False}))
     assert [ref.name for ref in plan.delete] == ["collect-1"]
     assert not plan.starts
     assert plan_collection(facts(gc={"enabled": False})) == CollectionSteps(exists=False)
@@ -185,8 +194,8 @@ def test_switching_off_ends_the_job() -> None:
 
 def test_of_earlier_ones_the_last_and_the_last_that_succeeded_stay() -> None:
     jobs = (
-        done("collect-1", NOW - 9 * HOUR),
-        done("collect-2", NOW - 8 * HOUR),
+        end_job("collect-1", NOW - 9 * HOUR),
+        end_job("collect-2", NOW - 8 * HOUR),
         job("collect-3", "Failed", NOW - 7 * HOUR, FAILURE),
         job("collect-4", "Failed", NOW - timedelta(minutes=1), FAILURE),
     )
@@ -205,7 +214,7 @@ def test_its_report_is_recorded() -> None:
 
 
 def test_once_recorded_its_pod_is_not_needed() -> None:
-    assert plan_collection(facts(done())).ended == ()
+    assert plan_collection(facts(end_job())).ended == ()
 
 
 @pytest.mark.parametrize(
@@ -242,7 +251,7 @@ def test_a_job_without_a_report_has_failed(kind: str) -> None:
     assert ended.outcome.collected is None
 
 
-def wanted(**changes: Any) -> Json:
+def plan_job(**changes: Any) -> Json:
     needed = changes.pop("needed", NeededKeys(KEYS))
     max_size = changes.pop("max_size", None)
     made_job = collection(facts(**changes), "collect-1", needed, NOW, max_size)
@@ -257,18 +266,18 @@ def task_of(made_job: Json) -> CollectTask:
 
 
 def test_task_has_the_needed_keys_and_the_settings() -> None:
-    task = task_of(wanted())
+    task = task_of(plan_job())
     assert task.keep == tuple(sorted(key[:16] for key in KEYS))
     assert task.as_of == NOW
     assert (task.max_age_seconds, task.max_bytes, task.dry_run) == (30 * 86400, None, False)
     gc = {"unused_for": None, "max_size": 5, "dry_run": True}
-    task = task_of(wanted(gc=gc))
+    task = task_of(plan_job(gc=gc))
     assert (task.max_age_seconds, task.max_bytes, task.dry_run) == (None, 5, True)
-    assert task_of(wanted(gc=gc, max_size="1Ki")).max_bytes == 1024, "the namespace's own limit"
+    assert task_of(plan_job(gc=gc, max_size="1Ki")).max_bytes == 1024, "the namespace's own limit"
 
 
 def test_the_job_ends_and_is_kept_until_the_next_one() -> None:
-    spec = wanted()["spec"]
+    spec = plan_job()["spec"]
     assert spec["activeDeadlineSeconds"] == 4 * 3600
     assert spec["ttlSecondsAfterFinished"] > 2 * 86400
     pod_spec = spec["template"]["spec"]
@@ -288,13 +297,13 @@ def test_the_job_ends_and_is_kept_until_the_next_one() -> None:
 
 def test_any_image_collects_where_there_is_none_for_cpus() -> None:
     only_gpu = replace(config(), images={"gpu": "registry.example/gpu:1"})
-    spec = wanted(config=only_gpu)["spec"]["template"]["spec"]
+    spec = plan_job(config=only_gpu)["spec"]["template"]["spec"]
     assert spec["containers"][0]["image"] == "registry.example/gpu:1"
 
 
 def test_a_bucket_is_reached_as_by_other_jobs() -> None:
     bucket = StoreBucket(uri="az://a/c", secret="keys", account="store")
-    spec = wanted(gc={"bucket": bucket})["spec"]["template"]["spec"]
+    spec = plan_job(gc={"bucket": bucket})["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     env = {item["name"]: item["value"] for item in container["env"]}
     assert env[STORE_VARIABLE] == f"az://a/c/{NAMESPACE}"
@@ -304,7 +313,7 @@ def test_a_bucket_is_reached_as_by_other_jobs() -> None:
     ]
 
 
-def blocked(needed: NeededKeys, max_size: str | None = None) -> str:
+def block(needed: NeededKeys, max_size: str | None = None) -> str:
     decision = collection(facts(), "collect-1", needed, NOW, max_size)
     assert isinstance(decision, Blocked)
     return decision.message
@@ -312,22 +321,23 @@ def blocked(needed: NeededKeys, max_size: str | None = None) -> str:
 
 def test_nothing_begins_while_needs_are_unknown() -> None:
     objects = [
-        Unreadable(made("InferenceModel", f"m{number}", NAMESPACE), "spec: wrong")
+        Unreadable(make_object("InferenceModel", f"m{number}", NAMESPACE), "spec: wrong")
         for number in range(5)
     ]
-    message = blocked(NeededKeys(KEYS, tuple(objects)))
+    message = block(NeededKeys(KEYS, tuple(objects)))
     assert "InferenceModel m0: spec: wrong; InferenceModel m1" in message
     assert "and 2 more; update the CRDs" in message
 
 
 def test_none_begins_with_more_keys_than_a_task_holds() -> None:
     keys = frozenset(sha256_text(str(number)) for number in range(MOST_KEPT + 1))
-    assert "distribute the models over several namespaces" in blocked(NeededKeys(keys))
+    assert "distribute the models over several namespaces" in block(NeededKeys(keys))
     assert (
-        len(task_of(wanted(needed=NeededKeys(frozenset(list(keys)[:MOST_KEPT])))).keep) == MOST_KEPT
+        len(task_of(plan_job(needed=NeededKeys(frozenset(list(keys)[:MOST_KEPT])))).keep)
+        == MOST_KEPT
     )
 
 
 def test_none_begins_with_a_limit_that_cannot_be_read() -> None:
-    message = blocked(NeededKeys(KEYS), "50 gigabytes")
+    message = block(NeededKeys(KEYS), "50 gigabytes")
     assert "enginewright.dev/store-max-size is '50 gigabytes': write a size such as 50Gi" in message

@@ -19,11 +19,11 @@ from tests.support.plan_objects import (
     OTHER,
     SECOND,
     image_facts,
-    published,
+    publish_model,
     verdict,
 )
 from tests.support.plan_world import World, serving
-from tests.support.simulation import NO_DEVICE, terminated
+from tests.support.simulation import NO_DEVICE, report_end
 
 TABLE: Final = Path(__file__).parents[2] / "docs/reference/condition-states.md"
 COLUMNS: Final = (
@@ -70,7 +70,7 @@ def table() -> dict[str, dict[str, str]]:
     return rows
 
 
-def silenced(world: World, *pods: str) -> World:
+def silence(world: World, *pods: str) -> World:
     """Have the verdicts of `pods`, or of all, expire."""
     world.silent = set(pods or world.verdicts)
     world.verdicts = {
@@ -82,7 +82,7 @@ def silenced(world: World, *pods: str) -> World:
 QUOTA: Final = "exceeded quota: gpus, requested: pods=1"
 
 
-def refused(world: World) -> World:
+def refuse_pods(world: World) -> World:
     condition = {
         "type": "ReplicaFailure",
         "status": "True",
@@ -98,7 +98,7 @@ def updating() -> World:
     return serving().edit(source=OTHER).job_succeeds(SECOND)
 
 
-def unprobed() -> World:
+def start_without_probe() -> World:
     world = World()
     world.images = {}
     return world.settle()
@@ -124,7 +124,7 @@ def missing(world: World, available: int) -> World:
 def crashing() -> World:
     world = serving()
     name = world.the("Deployment")["metadata"]["name"]
-    ended = terminated("server", code=139)["state"]
+    ended = report_end("server", code=139)["state"]
     state = {"name": "server", "ready": False, "state": {}, "lastState": ended}
     world.serving_pod(name, index=0, status={"containerStatuses": [state]})
     return missing(world, 1)
@@ -137,7 +137,7 @@ def artefact_gone() -> World:
     return world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
 
 
-def paused_move() -> World:
+def pause_move() -> World:
     """Have a user pause a move to another image before its Job is created."""
     world = serving()
     world.turn = False
@@ -147,9 +147,9 @@ def paused_move() -> World:
     return world.edit(rollout={"paused": True})
 
 
-def paused_update() -> World:
+def pause_update() -> World:
     world = serving().edit(rollout={"paused": True})
-    return world.edit(source=OTHER).job_succeeds(published(key="b" * 64))
+    return world.edit(source=OTHER).job_succeeds(publish_model(key="b" * 64))
 
 
 CANARY: Final = {"canary": {"replicas": 1, "hold": "1m"}}
@@ -169,7 +169,7 @@ def canary_crashes() -> World:
     return world.settle()
 
 
-def promoted_in_vain() -> World:
+def promote_in_vain() -> World:
     """Have a sidecar refuse a pod of a revision that is being promoted after its canary."""
     world = analyzing().later(seconds=61)
     for pod in world.canary_pods():
@@ -178,7 +178,7 @@ def promoted_in_vain() -> World:
     return world.settle()
 
 
-def rolled_back_by_user() -> World:
+def roll_back_by_user() -> World:
     world = analyzing()
     return world.annotate(ROLLBACK, world.status["revision"])
 
@@ -194,7 +194,7 @@ def describing(result: Published, tensor: str) -> Published:
 
 
 def breaks_clients() -> World:
-    world = World(replicas=2).settle().job_succeeds(describing(published(), "x:FP32[-1,3]"))
+    world = World(replicas=2).settle().job_succeeds(describing(publish_model(), "x:FP32[-1,3]"))
     world.all_available().edit(source=OTHER)
     return world.job_succeeds(describing(SECOND, "pixels:FP32[-1,3]"))
 
@@ -226,7 +226,7 @@ def next_backend() -> World:
     return building(fallback={"policy": "Allow"}).engine_fails(Reason.BUILD_FAILED)
 
 
-def held_back() -> World:
+def hold_back() -> World:
     world = World().settle().job_succeeds().rolling(0)
     broken = WHOLLY.model_copy(update={"broken": True, "reason": Reason.NODE_FALLBACK})
     return world.sidecars_say(
@@ -247,7 +247,7 @@ def follows() -> World:
 
 
 STATES: Final[dict[str, Callable[[], World]]] = {
-    "the runtime image is being probed": unprobed,
+    "the runtime image is being probed": start_without_probe,
     "the spec cannot be acted on": lambda: World(backends=["openvino"]).settle(),
     "first preparation": lambda: World().settle().stage_runs("validate"),
     "another model's Job prepares the same": follows,
@@ -289,18 +289,18 @@ STATES: Final[dict[str, Callable[[], World]]] = {
         update_fails().rolling(available=2, stuck=True).new_pod_fails(Reason.PROVIDER_MISSING)
     ),
     "update given up without a reason": lambda: updating().rolling(available=2, stuck=True),
-    "update, the API server refuses its pods": lambda: refused(updating().rolling(available=2)),
+    "update, the API server refuses its pods": lambda: refuse_pods(updating().rolling(available=2)),
     "update, its canary is verified": verifying,
     "update, no device for its canary": lambda: verifying().canary_unschedulable(),
     "update, its canary gets requests": analyzing,
     "update, promoted after its canary": lambda: analyzing().later(seconds=61),
     "update, its canary crashes": canary_crashes,
-    "update, rolled back while it is promoted": promoted_in_vain,
-    "update, rolled back by a user": rolled_back_by_user,
+    "update, rolled back while it is promoted": promote_in_vain,
+    "update, rolled back by a user": roll_back_by_user,
     "a user's rollback finds no earlier revision": not_rolled_back,
     "update, its signature breaks clients": breaks_clients,
-    "paused, an update is held back": paused_update,
-    "paused, a move to another image starts no Job": paused_move,
+    "paused, an update is held back": pause_update,
+    "paused, a move to another image starts no Job": pause_move,
     "paused, a canary stays as it is": lambda: analyzing().edit(rollout={**CANARY, "paused": True}),
     "paused, nothing to hold back": lambda: serving().edit(rollout={"paused": True}),
     "paused before anything served": lambda: (
@@ -322,7 +322,7 @@ STATES: Final[dict[str, Callable[[], World]]] = {
     "the engine is built, its pods lack the driver": driver_missing,
     "the engine serves": lambda: building().engine_built().all_available(),
     "the first backend fails, the next is prepared": next_backend,
-    "first rollout, held back by its checks": held_back,
+    "first rollout, held back by its checks": hold_back,
     "serving, some nodes elsewhere, within the budget": lambda: (
         World(fallback={"policy": "Budget", "maxNodeShare": "5%"}, replicas=2)
         .settle()
@@ -341,7 +341,7 @@ STATES: Final[dict[str, Callable[[], World]]] = {
     "serving, a sidecar sees wrong answers": lambda: serving().sidecars_say(
         verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})
     ),
-    "serving, the sidecars do not answer": lambda: silenced(serving()),
+    "serving, the sidecars do not answer": lambda: silence(serving()),
     "scaled to zero": lambda: serving().edit(replicas=0).all_available(),
 }
 
@@ -436,7 +436,7 @@ def test_ready_pods_do_not_hide_a_failed_one() -> None:
 # fault: Reports | the operator cannot reach sidecars (a NetworkPolicy)
 def test_expired_verdict_proves_nothing() -> None:
     world, names = two_pods()
-    silenced(world, names[0])
+    silence(world, names[0])
     placement = world.condition("PlacementVerified")
     assert (placement["status"], placement["reason"]) == ("Unknown", "SidecarUnreachable")
     assert placement["message"].startswith(
@@ -466,7 +466,7 @@ def test_a_failure_that_is_tried_again_says_so_once() -> None:
 
 
 def test_pods_that_the_api_server_refuses_are_reported_in_its_own_sentence() -> None:
-    world = refused(World(replicas=2).settle().job_succeeds().rolling(available=0))
+    world = refuse_pods(World(replicas=2).settle().job_succeeds().rolling(available=0))
     assert world.conditions()["Ready"] == ("False", "FailedCreate")
     assert world.message() == f"cannot create pods of class cpu: {QUOTA}"
     assert world.events[-1].type == "Warning"

@@ -8,7 +8,7 @@ from enginewright.plan.resolve.classes import device, readiness
 
 from tests.support.plan_objects import accelerator_class, gpu_node
 from tests.support.plan_world import World
-from tests.unit.test_plan_engines_wanted import container_of, prepared
+from tests.unit.test_plan_engines_wanted import container_of, prepare
 from tests.unit.test_plan_interim import BOTH, building
 
 L4: Final = "device.attributes['gpu.nvidia.com'].productName == 'NVIDIA L4'"
@@ -19,24 +19,24 @@ REQUEST: Final[dict[str, Any]] = {
 CLAIMED: Final[dict[str, Any]] = {"resourceName": None, "device": REQUEST, "aheadOfTime": False}
 
 
-def claimed_name(pod: dict[str, Any]) -> str:
+def find_claim_name(pod: dict[str, Any]) -> str:
     (claim,) = pod["spec"]["resourceClaims"]
     assert claim["name"] == "device"
     return str(claim["resourceClaimTemplateName"])
 
 
 def template_of(world: World, pod: dict[str, Any]) -> dict[str, Any]:
-    template = world.find("ResourceClaimTemplate", claimed_name(pod))
+    template = world.find("ResourceClaimTemplate", find_claim_name(pod))
     assert template is not None
     return template
 
 
 def serving() -> World:
-    return prepared(CLAIMED).engine_built().all_available()
+    return prepare(CLAIMED).engine_built().all_available()
 
 
 def test_a_job_that_builds_claims_a_device_for_the_stages_that_use_it() -> None:
-    world = prepared(CLAIMED)
+    world = prepare(CLAIMED)
     assert world.all("ResourceClaimTemplate") == [], "the lookup needs none"
     pod = world.misses().job("engine")["spec"]["template"]
     stages = {item["name"]: item["resources"] for item in pod["spec"]["initContainers"]}
@@ -81,7 +81,7 @@ def test_classes_with_equal_requests_share_a_template() -> None:
 
 def test_templates_stay_while_a_stored_revision_may_return_to_them() -> None:
     world = serving()
-    before = claimed_name(world.the("Deployment")["spec"]["template"])
+    before = find_claim_name(world.the("Deployment")["spec"]["template"])
     (accelerator,) = world.classes
     other = accelerator.spec.model_copy(update={"device": None, "resource_name": "nvidia.com/gpu"})
     world.classes = [accelerator.model_copy(update={"spec": other})]
@@ -104,7 +104,7 @@ def test_without_the_api_a_model_is_refused_and_serving_is_not_touched() -> None
 
 
 def test_a_build_waits_for_a_device_that_is_claimed_elsewhere() -> None:
-    world = prepared(CLAIMED).misses()
+    world = prepare(CLAIMED).misses()
     message = "0/3 nodes are available: 3 cannot allocate all claims."
     engine = world.unschedulable(message, of="engine").settle().the("InferenceEngine")
     (ready,) = [item for item in engine["status"]["conditions"] if item["type"] == "Ready"]
@@ -112,7 +112,7 @@ def test_a_build_waits_for_a_device_that_is_claimed_elsewhere() -> None:
     assert "no device of gpu.nvidia.com" in ready["message"]
 
 
-def claimed(name: str, request: dict[str, Any], **selector: str) -> AcceleratorClass:
+def claim_devices(name: str, request: dict[str, Any], **selector: str) -> AcceleratorClass:
     return accelerator_class(
         name, "tensorrt", nodeSelector={"pool": "gpus", **selector}, device=request
     )
@@ -120,17 +120,17 @@ def claimed(name: str, request: dict[str, Any], **selector: str) -> AcceleratorC
 
 def test_the_request_tells_engines_and_classes_apart() -> None:
     product = {"nvidia.com/gpu.product": "NVIDIA-L4"}
-    whole = claimed("whole", {"deviceClassName": "gpu.nvidia.com"}, **product)
+    whole = claim_devices("whole", {"deviceClassName": "gpu.nvidia.com"}, **product)
     one, two = (
-        claimed(name, {**REQUEST, "deviceClassName": f"{name}.nvidia.com"}, **product)
+        claim_devices(name, {**REQUEST, "deviceClassName": f"{name}.nvidia.com"}, **product)
         for name in ("mig", "gpu")
     )
     assert device(whole) == "NVIDIA-L4 gpu.nvidia.com"
     assert len({device(item) for item in (whole, one, two)}) == 3
-    assert device(claimed("unnamed", REQUEST)) == "", "its name identifies it"
+    assert device(claim_devices("unnamed", REQUEST)) == "", "its name identifies it"
     node = node_view(gpu_node("a", pool="gpus"))
     assert readiness(one, (two, whole), (node,)).reason == "NodesFound"
-    assert readiness(one, (claimed("same", one.spec.device.manifest()),), (node,)).reason == (  # type: ignore[union-attr]  # it has one
+    assert readiness(one, (claim_devices("same", one.spec.device.manifest()),), (node,)).reason == (  # type: ignore[union-attr]  # it has one
         "OverlappingClass"
     )
 

@@ -17,12 +17,12 @@ from tests.support.plan_objects import (
     accelerator_class,
     gpu_node,
     l4,
-    published,
+    publish_model,
 )
 from tests.support.plan_world import World, conditions_of
 from tests.support.simulation import NO_DEVICE, statuses, unschedulable
 
-SECOND: Final = published("b" * 64, DIGEST)
+SECOND: Final = publish_model("b" * 64, DIGEST)
 
 
 def updating(strategy: str = "Recreate", **spec: Any) -> World:
@@ -33,7 +33,7 @@ def updating(strategy: str = "Recreate", **spec: Any) -> World:
     return world.edit(source=OTHER, **spec).job_succeeds(SECOND).misses()
 
 
-def blocked(world: World) -> World:
+def block(world: World) -> World:
     return world.unschedulable(NO_DEVICE, "engine")
 
 
@@ -41,13 +41,13 @@ def builds(world: World) -> World:
     return world.stage_runs("build", "engine")
 
 
-def built(world: World) -> World:
+def finish_build(world: World) -> World:
     return world.succeeds("engine", nodes_accelerated=415)
 
 
 def building(**spec: Any) -> World:
     """Return a model whose pods have yielded to a build that runs."""
-    return builds(blocked(updating(**spec)))
+    return builds(block(updating(**spec)))
 
 
 def engine_of(world: World, name: str) -> Json:
@@ -68,12 +68,12 @@ def pods(world: World) -> int:
 def test_a_build_gets_the_device_and_then_the_new_revision() -> None:
     world = updating()
     assert pods(world) == 1
-    assert pods(blocked(world)) == 0
+    assert pods(block(world)) == 0
     assert "the pods of l4 yield the device (rollout.strategy: Recreate)" in world.message()
     assert pods(builds(world)) == 0
     assert pods(world.later(hours=3)) == 0, "it builds for as long as it may"
     before = world.status["serving"]["revision"]
-    assert pods(built(world)) == 1
+    assert pods(finish_build(world)) == 1
     assert world.all_available().status["serving"]["revision"] != before
     assert world.conditions()["Ready"][0] == "True"
 
@@ -84,7 +84,7 @@ def test_one_of_two_models_yields_to_the_build_of_the_engine_that_they_share() -
     world = updating()
     (engine,) = [item["name"] for item in world.status["engines"]]
     world.freed_elsewhere = {engine}
-    assert pods(blocked(world)) == 1
+    assert pods(block(world)) == 1
     world.freed_elsewhere = set()
     assert pods(world.settle()) == 0, "the other model's device was of no use"
 
@@ -92,7 +92,7 @@ def test_one_of_two_models_yields_to_the_build_of_the_engine_that_they_share() -
 def test_between_two_attempts_the_model_serves() -> None:
     world = building().job_fails(Reason.DRIVER_MISSING, of="engine")
     assert pods(world) == 1
-    assert pods(blocked(world.later(minutes=1))) == 0
+    assert pods(block(world.later(minutes=1))) == 0
     assert pods(builds(world)) == 0
     assert pods(world.later(hours=1)) == 0, "a later attempt has it as long as it builds"
     assert "yield the device" in world.message()
@@ -101,9 +101,9 @@ def test_between_two_attempts_the_model_serves() -> None:
 def test_another_pod_of_the_same_attempt_gets_the_device_too() -> None:
     world = building().later(hours=1)
     assert pods(world.pod_fails(Reason.DRIVER_MISSING, of="engine")) == 1
-    assert pods(blocked(world)) == 0
+    assert pods(block(world)) == 0
     assert pods(world.later(minutes=5, seconds=GRACE_SECONDS)) == 1
-    assert pods(blocked(world)) == 1
+    assert pods(block(world)) == 1
 
 
 @pytest.mark.parametrize(
@@ -116,13 +116,13 @@ def test_another_pod_of_the_same_attempt_gets_the_device_too() -> None:
     ids=["device", "memory", "claim"],
 )
 def test_where_that_frees_nothing_the_model_serves_again(reported: str) -> None:
-    world = blocked(updating()).unschedulable(reported, "engine")
+    world = block(updating()).unschedulable(reported, "engine")
     assert world.last is not None
     assert world.last.requeue_after == 300 + GRACE_SECONDS
     assert pods(world.later(minutes=5)) == 0
     assert pods(world.later(seconds=GRACE_SECONDS)) == 1
     world.all_available()
-    assert pods(blocked(world.later(hours=1))) == 1
+    assert pods(block(world.later(hours=1))) == 1
     assert pods(builds(world)) == 1, "a build with another device needs no yield"
 
 
@@ -133,17 +133,17 @@ def test_yield_is_tried_once_after_a_failure(of: str) -> None:
         world.job_fails(Reason.DRIVER_MISSING, of="engine").later(minutes=1)
     else:
         world.later(hours=1).pod_fails(Reason.DRIVER_MISSING, of="engine")
-    assert pods(blocked(world)) == 0
+    assert pods(block(world)) == 0
     elsewhere = "0/2 nodes are available: 2 Insufficient memory."
     assert pods(world.unschedulable(elsewhere, "engine")) == 0
     assert pods(world.later(minutes=5, seconds=GRACE_SECONDS)) == 1
     for _ in range(3):
-        assert pods(blocked(world)) == 1
+        assert pods(block(world)) == 1
         assert pods(world.unschedulable(elsewhere, "engine").later(minutes=6)) == 1
 
 
 def test_pods_that_take_long_to_end_have_that_time() -> None:
-    world = blocked(updating(serving={"terminationGracePeriod": "30m"}))
+    world = block(updating(serving={"terminationGracePeriod": "30m"}))
     assert pods(world.later(minutes=34)) == 0
     assert pods(world.later(minutes=1)) == 1
 
@@ -172,22 +172,22 @@ def test_class_that_is_removed_during_a_build_has_its_pods_again(replacement: st
 
 
 def test_yielding_pods_count_as_requested_and_not_as_complete() -> None:
-    world = blocked(updating())
+    world = block(updating())
     before = world.status["serving"]
-    world.observed(replicas=0)
+    world.observe(replicas=0)
     assert world.status["serving"]["revision"] == before["revision"]
     assert world.status["serving"]["classes"][0]["replicas"] == 1
     assert world.conditions()["Ready"] == ("False", "CapacityBlocked")
 
 
 def test_a_revision_that_never_served_does_not_by_having_no_pods() -> None:
-    world = built(updating())
+    world = finish_build(updating())
     serving = world.status["serving"]["revision"]
     world.new_pod_fails(Reason.DRIVER_TOO_OLD)
     assert world.status["serving"]["revision"] == serving
     world.edit(source={"uri": "https://models.example/third.onnx"})
-    blocked(world.job_succeeds(published("c" * 64, DIGEST)).misses())
-    world.observed(replicas=0)
+    block(world.job_succeeds(publish_model("c" * 64, DIGEST)).misses())
+    world.observe(replicas=0)
     assert world.status["serving"]["revision"] == serving
     world.job_fails(Reason.BUILD_FAILED, of="engine")
     assert world.status["serving"]["revision"] == serving
@@ -200,7 +200,7 @@ def test_an_operator_that_restarts_goes_on() -> None:
 def without_a_node_of_the_class() -> World:
     world = updating()
     world.nodes = [node for node in world.nodes if node["metadata"]["name"] != "gpu-1"]
-    return blocked(world)
+    return block(world)
 
 
 def without_devices() -> World:
@@ -208,11 +208,11 @@ def without_devices() -> World:
     for entry in world.all("Pod"):
         if entry["metadata"]["labels"].get(COMPONENT) == SERVE:
             entry["spec"] = {}
-    return blocked(world)
+    return block(world)
 
 
 def on_another_device() -> World:
-    world = blocked(updating())
+    world = block(updating())
     world.nodes.append(gpu_node("gpu-2"))
     pod = world.job_pod(of="engine", **statuses(world.stages("engine"), "build"))
     pod["spec"] = {"nodeName": "gpu-2"}
@@ -220,16 +220,16 @@ def on_another_device() -> World:
 
 
 def before_the_yield() -> World:
-    world = blocked(updating())
+    world = block(updating())
     world.now -= timedelta(days=1)
     return world.settle()
 
 
 NO_YIELD: Final[dict[str, Callable[[], World]]] = {
-    "Surge, blocked": lambda: blocked(updating("Surge")),
+    "Surge, blocked": lambda: block(updating("Surge")),
     "Surge, builds": lambda: builds(updating("Surge")),
     "Surge, queued": lambda: updating("Surge"),
-    "paused": lambda: blocked(updating(rollout={"strategy": "Recreate", "paused": True})),
+    "paused": lambda: block(updating(rollout={"strategy": "Recreate", "paused": True})),
     "no node of the class": without_a_node_of_the_class,
     "the build has a device": lambda: builds(updating()),
     "the build has another device": on_another_device,
@@ -249,16 +249,16 @@ def test_pods_do_not_yield(situation: str) -> None:
 #   revision, which gets its device back | the InferenceEngine's Ready `NotRequested`; its Job ends,
 #   and starts again once a model needs the engine
 @pytest.mark.parametrize("strategy", ["Recreate", "Surge"])
-@pytest.mark.parametrize("becomes", [blocked, builds], ids=["blocked", "builds"])
+@pytest.mark.parametrize("becomes", [block, builds], ids=["blocked", "builds"])
 def test_reverted_model_serves_at_once(becomes: Callable[[World], World], strategy: str) -> None:
-    world = becomes(blocked(updating(strategy)))
+    world = becomes(block(updating(strategy)))
     engine = world.status["engines"][0]["name"]
     assert pods(world.edit(source={"uri": "https://models.example/resnet.onnx"})) == 1
     assert world.running_jobs() == []
     assert conditions_of(engine_of(world, engine))["Ready"] == ("False", "NotRequested")
     world.edit(source=OTHER)
     assert world.status["engines"][0]["name"] == engine
-    assert built(builds(world)).conditions()["EnginesReady"] == ("True", "Built")
+    assert finish_build(builds(world)).conditions()["EnginesReady"] == ("True", "Built")
 
 
 @pytest.mark.parametrize("reason", [Reason.DRIVER_MISSING, Reason.BUILD_FAILED])
@@ -284,7 +284,7 @@ def cannot_start(world: World) -> World:
 #   the time in which pods end, once for each Job; then the previous revision | what keeps it from
 #   starting
 def test_pods_wait_five_minutes_for_a_build_to_begin() -> None:
-    world = cannot_start(blocked(updating()))
+    world = cannot_start(block(updating()))
     assert pods(world.later(minutes=5)) == 0
     assert pods(world.later(seconds=GRACE_SECONDS)) == 1
     assert pods(world.later(hours=1)) == 1
@@ -294,7 +294,7 @@ def test_pods_wait_five_minutes_for_a_build_to_begin() -> None:
 def test_unstartable_build_gives_the_device_back_and_is_given_up() -> None:
     world = updating()
     for attempt in range(1, 6):
-        cannot_start(blocked(world))
+        cannot_start(block(world))
         assert pods(world) == 0
         world.later(minutes=5, seconds=GRACE_SECONDS)
         assert pods(world) == 1
@@ -306,27 +306,27 @@ def test_unstartable_build_gives_the_device_back_and_is_given_up() -> None:
 
 
 def test_late_build_has_time_to_start() -> None:
-    world = blocked(updating())
+    world = block(updating())
     assert pods(world.later(minutes=5, seconds=GRACE_SECONDS)) == 1
     (job,) = world.running_jobs()
     world.later(minutes=40)
     cannot_start(world).later(minutes=4)  # the image is pulled
     assert world.running_jobs() == [job]
-    assert built(builds(world)).conditions()["EnginesReady"] == ("True", "Built")
+    assert finish_build(builds(world)).conditions()["EnginesReady"] == ("True", "Built")
 
 
 def test_pods_yield_once_to_a_job_whatever_comes_in_between() -> None:
-    world = blocked(updating())
+    world = block(updating())
     assert pods(world.later(minutes=5, seconds=GRACE_SECONDS)) == 1
     image = world.config.images["rtx"]
     facts = world.images.pop(image)
     assert world.settle().conditions()["Ready"][1] == "ProbingImage"
     world.images[image] = facts
-    assert pods(blocked(world)) == 1
+    assert pods(block(world)) == 1
 
 
 def test_an_obstacle_that_comes_and_goes_ends_no_build_that_no_pod_waits_for() -> None:
-    world = builds(blocked(updating("Surge")))
+    world = builds(block(updating("Surge")))
     jobs = world.running_jobs()
     classes, world.classes = world.classes, []
     assert world.settle().conditions()["Stalled"][0] == "True"
@@ -336,7 +336,7 @@ def test_an_obstacle_that_comes_and_goes_ends_no_build_that_no_pod_waits_for() -
 
 
 def test_a_pod_that_the_kubelet_refuses_has_not_begun() -> None:
-    world = blocked(updating())
+    world = block(updating())
     world.job_pod_becomes(of="engine", phase="Failed", reason="UnexpectedAdmissionError")
     assert pods(world.later(minutes=5, seconds=GRACE_SECONDS)) == 1
 
@@ -356,7 +356,7 @@ def test_an_obstacle_that_passes_by_itself_ends_no_build() -> None:
     assert pods(world.settle()) == 1
     assert world.conditions()["Ready"][1] == "ProbingImage"
     world.images[image] = facts
-    assert built(world.settle()).conditions()["EnginesReady"] == ("True", "Built")
+    assert finish_build(world.settle()).conditions()["EnginesReady"] == ("True", "Built")
 
 
 def on_two_classes() -> World:
@@ -408,16 +408,16 @@ def test_no_yield_to_a_rebuild_of_the_own_engine() -> None:
     world = World(rollout={"strategy": "Recreate"}, replicas=2).has_gpus(aheadOfTime=False)
     world.nodes += [gpu_node("gpu-1"), gpu_node("gpu-2")]
     world.settle().job_succeeds().misses()
-    built(world).all_available().now += timedelta(days=1)
+    finish_build(world).all_available().now += timedelta(days=1)
     name = world.the("Deployment")["metadata"]["name"]
     world.partly_available(name, 1)
     world.crash(name, Reason.ENGINE_CORRUPT, "fetch-artifact", index=1)
     world.settle().misses()
-    assert pods(blocked(world)) == 2
+    assert pods(block(world)) == 2
     assert world.conditions()["Ready"] == ("False", "CapacityBlocked")
 
 
 def test_another_spec_build_has_the_device_too() -> None:
-    world = blocked(updating()).later(minutes=6).all_available()
+    world = block(updating()).later(minutes=6).all_available()
     builds(world).job_fails(Reason.BUILD_FAILED, of="engine")
-    assert pods(blocked(world.edit(build={"timeout": "3h"}).misses())) == 0
+    assert pods(block(world.edit(build={"timeout": "3h"}).misses())) == 0

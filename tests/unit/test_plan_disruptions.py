@@ -52,13 +52,13 @@ def is_ready(pod: Json) -> bool:
     )
 
 
-def covered(world: World) -> list[Json]:
+def find_covered(world: World) -> list[Json]:
     selector = world.the("PodDisruptionBudget")["spec"]["selector"]["matchLabels"]
     return [pod for pod in world.all("Pod") if has(pod, selector)]
 
 
 def evictions_allowed(world: World) -> int:
-    pods = covered(world)
+    pods = find_covered(world)
     owners = {pod["metadata"]["labels"]["deployment"] for pod in pods}
     expected = sum(int(world.get("Deployment", owner)["spec"]["replicas"]) for owner in owners)
     most = world.the("PodDisruptionBudget")["spec"]["maxUnavailable"]
@@ -70,8 +70,8 @@ def test_one_budget_covers_exactly_the_pods_that_get_requests(phase: str) -> Non
     world = PHASES[phase]()
     assert world.status["target"]["phase"] == phase
     selector = world.the("Service")["spec"]["selector"]
-    assert covered(world) == [pod for pod in world.all("Pod") if has(pod, selector)]
-    tracks = {pod["metadata"]["labels"].get(TRACK) for pod in covered(world)}
+    assert find_covered(world) == [pod for pod in world.all("Pod") if has(pod, selector)]
+    tracks = {pod["metadata"]["labels"].get(TRACK) for pod in find_covered(world)}
     assert len(tracks) == (1 if phase == "Verifying" else 2), "of both Deployments"
 
 
@@ -81,7 +81,7 @@ def test_one_budget_covers_exactly_the_pods_that_get_requests(phase: str) -> Non
 def test_a_drain_never_takes_a_serving_and_a_canary_pod_at_once(phase: str) -> None:
     world = PHASES[phase]()
     assert evictions_allowed(world) == 1
-    for pod in covered(world):
+    for pod in find_covered(world):
         before = pod["status"]
         pod["status"] = {"phase": "Running", "conditions": []}  # it has been evicted
         assert evictions_allowed(world) == 0
@@ -90,7 +90,7 @@ def test_a_drain_never_takes_a_serving_and_a_canary_pod_at_once(phase: str) -> N
 
 def test_a_canary_that_gets_no_requests_does_not_delay_a_drain() -> None:
     world = verifying().canary_unschedulable()
-    assert {pod["metadata"]["labels"][COMPONENT] for pod in covered(world)} == {SERVE}
+    assert {pod["metadata"]["labels"][COMPONENT] for pod in find_covered(world)} == {SERVE}
     assert evictions_allowed(world) == 1
 
 

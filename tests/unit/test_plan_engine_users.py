@@ -7,10 +7,10 @@ from enginewright.manifests.labels import REVISION
 from enginewright.observed.revisions import RevisionView, revision_view
 from enginewright.plan.engines.engine import EngineUse, engine_use, users_of
 
-from tests.support.plan_objects import ENGINE, NAMESPACE, PREPARED_KEY, engine_spec, made
+from tests.support.plan_objects import ENGINE, NAMESPACE, PREPARED_KEY, engine_spec, make_object
 
 OF_ENGINE = InferenceEngine.model_validate(
-    made("InferenceEngine", ENGINE, NAMESPACE, spec=engine_spec())
+    make_object("InferenceEngine", ENGINE, NAMESPACE, spec=engine_spec())
 )
 
 
@@ -25,7 +25,7 @@ def revision(name: str, engine_key: str | None, **data: Any) -> RevisionView:
         "store_claim": "store",
         **data,
     }
-    stored = made("ControllerRevision", f"resnet-{name}", NAMESPACE, labels={REVISION: name})
+    stored = make_object("ControllerRevision", f"resnet-{name}", NAMESPACE, labels={REVISION: name})
     return revision_view({**stored, "revision": 1, "data": content})
 
 

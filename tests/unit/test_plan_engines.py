@@ -11,7 +11,7 @@ from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Progress
 from enginewright_contract.task import ENGINE_STAGES, TASK_VARIABLE, EngineTask
 
-from tests.support.plan_objects import RESOURCE, published_engine
+from tests.support.plan_objects import RESOURCE, publish_engine
 from tests.support.plan_world import World
 from tests.support.simulation import NO_DEVICE, PASSING, PERMANENT
 
@@ -27,7 +27,7 @@ def ahead() -> World:
     return World.of_engine(ahead_of_time=True).settle()
 
 
-def looked_for() -> World:
+def look_up() -> World:
     return World.of_engine().settle()
 
 
@@ -35,7 +35,7 @@ def looked_for() -> World:
 
 
 def test_a_build_that_takes_a_device_is_preceded_by_a_look_into_the_store() -> None:
-    world = looked_for()
+    world = look_up()
     assert world.stages() == ("lookup",)
     assert world.conditions() == {
         "Ready": ("False", "LookingUp"),
@@ -50,7 +50,7 @@ def test_a_build_that_takes_a_device_is_preceded_by_a_look_into_the_store() -> N
 
 
 def test_a_hit_takes_no_device() -> None:
-    world = looked_for().succeeds(cached=True)
+    world = look_up().succeeds(cached=True)
     assert world.conditions()["Ready"] == ("True", "Built")
     assert "found in the store: 3.5 MB for compute capability 8.9" in world.message()
     assert len(world.made) == 1
@@ -66,7 +66,7 @@ def test_a_build_without_a_device_looks_by_itself(build: dict[str, Any]) -> None
 
 
 def test_lost_reports_are_looked_up_again() -> None:
-    world = looked_for().job_ends("Complete")
+    world = look_up().job_ends("Complete")
     assert world.stages() == ("lookup",)
     assert world.job()["metadata"]["name"].endswith("-2")
     world.misses().job_ends("Complete")
@@ -196,7 +196,7 @@ def test_the_schedulers_attempts_at_preemption_are_no_news() -> None:
             "waiting for a node: the pod is unschedulable: I",
         ),
         (on_device, NO_NODE, "CapacityBlocked", "no node of class l4 exists: node(s) didn't match"),
-        (looked_for, "1 Too many pods", "LookingUp", "Too many pods"),
+        (look_up, "1 Too many pods", "LookingUp", "Too many pods"),
     ],
 )
 def test_scheduler_message_is_reported(
@@ -270,7 +270,7 @@ def test_an_engine_that_is_there_is_never_built_again() -> None:
 
 
 def test_an_engine_of_another_key_is_not_believed() -> None:
-    world = on_device().job_publishes(published_engine("f" * 64))
+    world = on_device().job_publishes(publish_engine("f" * 64))
     assert world.conditions()["Ready"] == ("False", "InternalError")
     assert "engine" not in world.status
 
@@ -325,7 +325,7 @@ def test_passing_failure_is_retried_with_growing_waits(reason: Reason) -> None:
     ids=["the store fails", "too late"],
 )
 def test_failed_lookup_is_repeated(fail: Callable[[World], World]) -> None:
-    world = fail(looked_for())
+    world = fail(look_up())
     assert world.conditions()["Ready"] == ("False", "StoreUnavailable")
     assert world.conditions()["Reconciling"][0] == "True"
     world.later(minutes=1)
@@ -404,7 +404,7 @@ def test_a_changed_build_ends_the_one_that_runs() -> None:
 def test_the_engine_may_be_made_again_by_its_model() -> None:
     """As after `kubectl delete ieng`: a new object, and what it is named after is in the store."""
     world = on_device().job_fails(Reason.BUILD_FAILED)
-    again = looked_for()
+    again = look_up()
     assert again.made[0] == world.made[0], "its name is the same, its owner is not"
     again.succeeds(cached=True)
     assert again.conditions()["Ready"] == ("True", "Built")
@@ -437,7 +437,7 @@ def test_a_pod_that_no_kubelet_would_run_says_why() -> None:
 
 
 def test_a_job_made_just_before_the_operator_ended_is_found() -> None:
-    world = looked_for()
+    world = look_up()
     before = dict(world.status)
     world.misses()
     made = list(world.made)
@@ -452,7 +452,7 @@ def test_a_job_made_just_before_the_operator_ended_is_found() -> None:
 
 
 def test_an_engine_that_is_being_deleted_is_left_alone() -> None:
-    world = looked_for()
+    world = look_up()
     world.subject["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
     plan = plan_engine(world.build_facts(world.subject))
     assert (plan.apply, plan.delete, plan.events) == ((), (), ())

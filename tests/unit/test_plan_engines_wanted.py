@@ -9,7 +9,13 @@ from enginewright_contract.keys import engine_key
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import ENGINE_STAGES, EngineRecipe, ServeTask
 
-from tests.support.plan_objects import GPU_IMAGE, RTX_IMAGE, accelerator_class, gpu_node, published
+from tests.support.plan_objects import (
+    GPU_IMAGE,
+    RTX_IMAGE,
+    accelerator_class,
+    gpu_node,
+    publish_model,
+)
 from tests.support.plan_world import World
 
 
@@ -19,7 +25,7 @@ def container_of(pod: dict[str, Any], name: str) -> dict[str, Any]:
     return dict(container)
 
 
-def prepared(classes: dict[str, Any] | None = None, **spec: Any) -> World:
+def prepare(classes: dict[str, Any] | None = None, **spec: Any) -> World:
     return World(**spec).has_gpus(**(classes or {})).settle().job_succeeds()
 
 
@@ -45,13 +51,13 @@ def test_an_engine_is_asked_for_once_the_model_is_prepared() -> None:
 
 
 def test_a_build_ahead_of_time_asks_for_no_device() -> None:
-    build = prepared().the("InferenceEngine")["spec"]["build"]
+    build = prepare().the("InferenceEngine")["spec"]["build"]
     assert "resourceName" not in build
     assert build["image"] == RTX_IMAGE
 
 
 def test_a_build_ahead_of_time_goes_to_a_node_of_its_class_where_there_is_one() -> None:
-    assert "nodeSelector" not in prepared().the("InferenceEngine")["spec"]["build"]
+    assert "nodeSelector" not in prepare().the("InferenceEngine")["spec"]["build"]
     world = World().has_gpus()
     world.nodes.append(gpu_node("gpu-1"))
     build = world.settle().job_succeeds().the("InferenceEngine")["spec"]["build"]
@@ -59,7 +65,7 @@ def test_a_build_ahead_of_time_goes_to_a_node_of_its_class_where_there_is_one() 
 
 
 def test_a_build_on_a_device_asks_for_one_of_the_class() -> None:
-    world = prepared({"aheadOfTime": False}, build={"workspace": "4Gi", "timeout": "2h"})
+    world = prepare({"aheadOfTime": False}, build={"workspace": "4Gi", "timeout": "2h"})
     spec = world.the("InferenceEngine")["spec"]
     assert spec["build"]["resourceName"] == "nvidia.com/gpu"
     assert spec["build"]["timeoutSeconds"] == 7200
@@ -81,7 +87,7 @@ def test_class_of_different_devices_gets_no_engine() -> None:
 
 
 def test_pods_serve_the_engine_when_it_is_built() -> None:
-    world = prepared().engine_built()
+    world = prepare().engine_built()
     (variable,) = container_of(world.the("Deployment")["spec"]["template"], "server")["env"]
     task = ServeTask.model_validate_json(variable["value"])
     assert task.engine_key == world.the("InferenceEngine")["spec"]["key"]
@@ -96,7 +102,7 @@ def test_pods_serve_the_engine_when_it_is_built() -> None:
 
 
 def test_other_build_settings_are_a_new_chance_after_a_failure_for_good() -> None:
-    world = prepared().engine_fails(Reason.BUILD_OUT_OF_MEMORY)
+    world = prepare().engine_fails(Reason.BUILD_OUT_OF_MEMORY)
     world.edit(build={"resources": {"limits": {"memory": "16Gi"}}})
     assert world.the("InferenceEngine")["spec"]["build"]["resources"] == {
         "limits": {"memory": "16Gi"}
@@ -105,7 +111,7 @@ def test_other_build_settings_are_a_new_chance_after_a_failure_for_good() -> Non
 
 @pytest.mark.parametrize("component", ["engine-lookup", "engine"])
 def test_while_a_job_runs_on_a_node_other_settings_change_nothing(component: str) -> None:
-    world = prepared({"aheadOfTime": False})
+    world = prepare({"aheadOfTime": False})
     if component == "engine":
         world.misses()
     world.stage_runs(world.stages(component)[0], component)
@@ -120,7 +126,7 @@ def test_while_a_job_runs_on_a_node_other_settings_change_nothing(component: str
 @pytest.mark.parametrize("pod", ["none yet", "unschedulable", "without its image"])
 def test_a_job_that_waits_is_replaced_by_one_with_the_edited_resources(pod: str) -> None:
     too_much, enough = ({"requests": {"memory": item}} for item in ("900Gi", "4Gi"))
-    world = prepared({"aheadOfTime": False}, build={"resources": too_much}).misses()
+    world = prepare({"aheadOfTime": False}, build={"resources": too_much}).misses()
     if pod == "unschedulable":
         world.unschedulable("0/3 nodes are available: 3 Insufficient memory.", "engine")
     if pod == "without its image":
@@ -136,21 +142,21 @@ def test_a_job_that_waits_is_replaced_by_one_with_the_edited_resources(pod: str)
 
 
 def test_a_build_between_two_attempts_takes_edited_resources() -> None:
-    world = prepared().job_fails(Reason.DRIVER_MISSING, of="engine")
+    world = prepare().job_fails(Reason.DRIVER_MISSING, of="engine")
     world.edit(build={"resources": {"requests": {"memory": "4Gi"}}})
     (build, *_) = world.job("engine")["spec"]["template"]["spec"]["initContainers"]
     assert build["resources"]["requests"] == {"memory": "4Gi"}
 
 
 def test_an_edit_does_not_return_to_a_build_that_has_failed_for_good() -> None:
-    world = prepared().job_fails(Reason.BUILD_FAILED, of="engine").edit(build={"timeout": "2h"})
+    world = prepare().job_fails(Reason.BUILD_FAILED, of="engine").edit(build={"timeout": "2h"})
     world.edit(build={})
     assert world.the("InferenceEngine")["spec"]["build"]["timeoutSeconds"] == 7200
     assert len(world.running_jobs()) == 1
 
 
 def test_an_engine_that_is_deleted_is_asked_for_again_while_the_old_revision_serves() -> None:
-    world = prepared().engine_built().all_available()
+    world = prepare().engine_built().all_available()
     name = world.the("InferenceEngine")["metadata"]["name"]
     world.remove("InferenceEngine", name)
     world.settle()
@@ -174,7 +180,7 @@ def test_an_engine_that_is_deleted_is_asked_for_again_while_the_old_revision_ser
 def test_partial_engine_is_judged_first(
     fallback: dict[str, str], reported: tuple[str, str]
 ) -> None:
-    world = prepared(**({"fallback": fallback} if fallback else {})).engine_built(
+    world = prepare(**({"fallback": fallback} if fallback else {})).engine_built(
         accelerated=100, elsewhere=["a (Det)", "b (Det)"], computePermilleElsewhere=120
     )
     assert world.conditions()["Ready"] == reported
@@ -187,7 +193,7 @@ def test_partial_engine_is_judged_first(
 
 
 def test_an_unknown_compute_share_does_not_prove_a_budget() -> None:
-    world = prepared(fallback={"policy": "Budget", "maxComputeShare": "50%"}).engine_built(
+    world = prepare(fallback={"policy": "Budget", "maxComputeShare": "50%"}).engine_built(
         accelerated=104
     )
     assert world.conditions()["Ready"] == ("False", "FallbackOverBudget")
@@ -198,10 +204,10 @@ def allow(*backends: str) -> dict[str, Any]:
 
 
 def test_under_allow_the_next_backend_takes_over_and_says_which_was_asked_for() -> None:
-    world = prepared(None, **allow("tensorrt-rtx", "cuda")).engine_fails(Reason.BUILD_FAILED)
+    world = prepare(None, **allow("tensorrt-rtx", "cuda")).engine_fails(Reason.BUILD_FAILED)
     (rejected,) = world.status["rejectedBackends"]
     assert (rejected["backend"], rejected["reason"]) == ("tensorrt-rtx", "BuildFailed")
-    world.job_succeeds(published(key="c" * 64)).all_available()
+    world.job_succeeds(publish_model(key="c" * 64)).all_available()
     template = world.the("Deployment")["spec"]["template"]
     (variable,) = container_of(template, "server")["env"]
     task = ServeTask.model_validate_json(variable["value"])
@@ -216,7 +222,7 @@ def test_under_allow_the_next_backend_takes_over_and_says_which_was_asked_for() 
     ids=["the last one", "without Allow"],
 )
 def test_a_backend_without_another_after_it_keeps_its_own_reason(spec: dict[str, Any]) -> None:
-    world = prepared(None, **spec).engine_fails(Reason.BUILD_FAILED)
+    world = prepare(None, **spec).engine_fails(Reason.BUILD_FAILED)
     assert "rejectedBackends" not in world.status
     assert world.conditions()["Ready"] == ("False", "BuildFailed")
 
@@ -228,8 +234,8 @@ def test_a_failure_that_is_no_backends_fault_rejects_none() -> None:
 
 
 def test_a_change_of_the_spec_gives_a_rejected_backend_a_new_chance() -> None:
-    world = prepared(None, **allow("tensorrt-rtx", "cuda")).engine_fails(Reason.BUILD_FAILED)
-    world.job_succeeds(published(key="c" * 64)).all_available()
+    world = prepare(None, **allow("tensorrt-rtx", "cuda")).engine_fails(Reason.BUILD_FAILED)
+    world.job_succeeds(publish_model(key="c" * 64)).all_available()
     world.edit(build={"timeout": "3h"})
     assert "inputsHash" not in world.status["rejectedBackends"][0], (
         "the failure is of another build"
@@ -263,7 +269,7 @@ DAMAGE: Final = "engine abababababab is damaged: file m.engine has 5 bytes inste
 
 
 def test_an_engine_that_the_store_has_lost_is_built_again_once() -> None:
-    world = prepared().engine_built().all_available()
+    world = prepare().engine_built().all_available()
     engine = world.the("InferenceEngine")
     uid = engine["metadata"]["uid"]
     world.now = world.now.replace(hour=13)

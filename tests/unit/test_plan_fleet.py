@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.support.effort import examples
 from tests.support.optional import present
-from tests.support.plan_objects import CPU_IMAGE, OTHER, Json, image_facts, published
+from tests.support.plan_objects import CPU_IMAGE, OTHER, Json, image_facts, publish_model
 from tests.unit.test_plan_image_moves import BAD, CANARY, MOVED, NEW, NEWER, Member, reject_canary
 
 OLD: Final = {"cpu": CPU_IMAGE}
@@ -36,7 +36,7 @@ def view(name: str, state: str = "Waiting", **changes: Any) -> MoveView:
     return replace(made, **changes)
 
 
-def permitted(*moves: MoveView, granted: Iterable[str] = (), **config: Any) -> str:
+def permit(*moves: MoveView, granted: Iterable[str] = (), **config: Any) -> str:
     state = fleet_state(moves, IMAGES, FleetConfig(**config), {("shop", name) for name in granted})
     return "".join(sorted(name for _, name in state.permitted))
 
@@ -84,8 +84,8 @@ BEFORE: Final[Json] = {"target": {"cpu": NEWER}}  # of images that are no longer
     ],
 )
 def test_turns(moves: list[MoveView], expected: str) -> None:
-    assert permitted(*moves, limit=2) == expected
-    assert permitted(*reversed(moves), limit=2) == expected
+    assert permit(*moves, limit=2) == expected
+    assert permit(*reversed(moves), limit=2) == expected
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,13 @@ def test_turns(moves: list[MoveView], expected: str) -> None:
     ],
 )
 def test_granted_turn_counts_at_once(granted: str, moves: list[MoveView], expected: str) -> None:
-    assert permitted(*moves, granted=granted, limit=2) == expected
+    assert permit(*moves, granted=granted, limit=2) == expected
 
 
 def test_it_ends_after_too_many_failures_that_the_image_has_caused() -> None:
     moves = [view("a", "Kept"), view("b", "Kept", fails_anyway=True), view("c"), view("d")]
-    assert permitted(*moves, max_failures=2) == "cd"
-    assert permitted(*moves, max_failures=1) == ""
+    assert permit(*moves, max_failures=2) == "cd"
+    assert permit(*moves, max_failures=1) == ""
     halted = fleet_state(moves, IMAGES, FleetConfig(max_failures=1))
     assert (halted.failures, halted.halt) == (1, Halt.TOO_MANY_FAILURES)
     another = fleet_state(moves, {"cpu": NEWER}, FleetConfig(max_failures=1))
@@ -135,11 +135,11 @@ AGAIN: Final[Json] = {"retried": True}
 )
 def test_retried_model_holds_up_others(moves: list[MoveView], expected: tuple[int, str]) -> None:
     state = fleet_state(moves, IMAGES, FleetConfig(max_failures=2))
-    assert (state.failures, permitted(*moves, max_failures=2)) == expected
+    assert (state.failures, permit(*moves, max_failures=2)) == expected
 
 
 def test_reason_of_a_retried_model_does_not_hold_it() -> None:
-    model = made("m", "Waiting")
+    model = make_model("m", "Waiting")
     model["status"]["images"] |= {"reason": "FleetLimit", "retried": True}
     move = present(move_view(model))
     assert (move.reason, move.retried) == ("", True)
@@ -147,7 +147,7 @@ def test_reason_of_a_retried_model_does_not_hold_it() -> None:
 
 def test_no_model_begins_while_paused() -> None:
     moves = [view("a", "Moving"), view("b")]
-    assert permitted(*moves, view("c", **AGAIN), paused=True) == ""
+    assert permit(*moves, view("c", **AGAIN), paused=True) == ""
     state = fleet_state(moves, IMAGES, FleetConfig(paused=True))
     assert state.halt is Halt.PAUSED
     assert state.models == {MoveState.MOVING: 1, MoveState.WAITING: 1}
@@ -161,14 +161,14 @@ def test_a_variant_that_is_not_configured_any_more_is_no_move() -> None:
 @pytest.mark.parametrize("order", [None, "first", "last", "nonsense"])
 def test_the_order_is_a_label_of_the_model(order: str | None) -> None:
     labels = {} if order is None else {ROLLOUT_ORDER: order}
-    model = made("m", "Waiting", labels)
+    model = make_model("m", "Waiting", labels)
     move = present(move_view(model))
     assert move.rank == {"first": 0, "last": 2}.get(order or "", 1)
 
 
 @pytest.mark.parametrize("change", [{"status": {}}, {"status": None}, {"deletionTimestamp": "now"}])
 def test_unserved_or_deleted_model_is_not_counted(change: Json) -> None:
-    model = made("m", "Waiting")
+    model = make_model("m", "Waiting")
     if "status" in change:
         model["status"] = change["status"]
     else:
@@ -179,7 +179,9 @@ def test_unserved_or_deleted_model_is_not_counted(change: Json) -> None:
 # the controller
 
 
-def made(name: str, state: str, labels: Mapping[str, str] | None = None, version: int = 1) -> Json:
+def make_model(
+    name: str, state: str, labels: Mapping[str, str] | None = None, version: int = 1
+) -> Json:
     target = [] if state == "Moved" else [{"variant": "cpu", "image": NEW}]
     image = NEW if state == "Moved" else CPU_IMAGE
     images = {"image": image, "state": state, "current": [{"variant": "cpu", "image": image}]}
@@ -223,49 +225,55 @@ class Process:
     def takes_turn(self, name: str) -> bool:
         return self.fleet.takes_turn(ModelKey("shop", name))
 
-    def planned(self, name: str) -> list[str]:
+    def note_planned(self, name: str) -> list[str]:
         """Return the models that are queued once a model was planned."""
         self.queued.clear()
-        self.fleet.planned(ModelKey("shop", name))
+        self.fleet.on_planned(ModelKey("shop", name))
         return self.queued
 
 
 def test_the_next_one_is_queued_when_a_turn_becomes_free() -> None:
-    process = Process(FleetConfig(limit=1)).sees(made("a", "Waiting"), made("b", "Waiting"))
+    process = Process(FleetConfig(limit=1)).sees(
+        make_model("a", "Waiting"), make_model("b", "Waiting")
+    )
     assert process.takes_turn("a")
     assert not process.takes_turn("b")
-    process.sees(made("a", "Moving", version=2))
-    assert process.planned("a") == []
-    process.sees(made("a", "Moved", version=3))
-    assert process.planned("a") == ["b"]
+    process.sees(make_model("a", "Moving", version=2))
+    assert process.note_planned("a") == []
+    process.sees(make_model("a", "Moved", version=3))
+    assert process.note_planned("a") == ["b"]
     assert process.takes_turn("b")
 
 
 def test_a_turn_is_kept_until_the_model_was_planned() -> None:
     """A label may put another model first while the status of this one is written."""
-    process = Process(FleetConfig(limit=1)).sees(made("b", "Waiting"), made("c", "Waiting"))
+    process = Process(FleetConfig(limit=1)).sees(
+        make_model("b", "Waiting"), make_model("c", "Waiting")
+    )
     assert process.takes_turn("b")
-    process.sees(made("a", "Waiting", {ROLLOUT_ORDER: "first"}))
+    process.sees(make_model("a", "Waiting", {ROLLOUT_ORDER: "first"}))
     assert not process.takes_turn("a")
     assert process.takes_turn("b"), "a retry"
-    assert process.planned("b") == ["a"], "it did not begin"
+    assert process.note_planned("b") == ["a"], "it did not begin"
 
 
 def test_a_deleted_model_gives_its_turn_back() -> None:
-    process = Process(FleetConfig(limit=1)).sees(made("a", "Moving"), made("b", "Waiting"))
+    process = Process(FleetConfig(limit=1)).sees(
+        make_model("a", "Moving"), make_model("b", "Waiting")
+    )
     assert not process.takes_turn("b")
-    process.cache.observe(INFERENCE_MODELS, made("a", "Moving", version=2), deleted=True)
-    assert process.planned("a") == ["b"]
+    process.cache.observe(INFERENCE_MODELS, make_model("a", "Moving", version=2), deleted=True)
+    assert process.note_planned("a") == ["b"]
 
 
 def test_it_says_once_that_it_has_stopped_and_where_to_find_the_failures() -> None:
-    retried = made("b", "Waiting")
+    retried = make_model("b", "Waiting")
     retried["status"]["images"]["retried"] = True
     process = Process(FleetConfig(max_failures=2)).sees(
-        made("a", "Kept"), retried, made("c", "Waiting")
+        make_model("a", "Kept"), retried, make_model("c", "Waiting")
     )
-    process.planned("a")
-    process.planned("b")
+    process.note_planned("a")
+    process.note_planned("b")
     (message,) = process.stopped
     for part in ("2 models", "Kept", "status.images.retried"):
         assert part in message
@@ -273,19 +281,19 @@ def test_it_says_once_that_it_has_stopped_and_where_to_find_the_failures() -> No
 
 
 def test_unrelated_change_computes_nothing_again() -> None:
-    process = Process().sees(*(made(f"m{number}", "Moved") for number in range(200)))
+    process = Process().sees(*(make_model(f"m{number}", "Moved") for number in range(200)))
     before = process.fleet.state
-    changed = made("m7", "Moved", version=2)
+    changed = make_model("m7", "Moved", version=2)
     changed["status"]["replicas"] = 5
     assert process.sees(changed).fleet.state is before
-    assert process.sees(made("m8", "Waiting", version=2)).fleet.state is not before
+    assert process.sees(make_model("m8", "Waiting", version=2)).fleet.state is not before
 
 
 def test_metrics_of_the_leader_count_the_models() -> None:
     registry, process = CollectorRegistry(), Process(FleetConfig(max_failures=1))
     leads = [False]
     FleetCollector(process.fleet, registry, leads=lambda: leads[0])
-    process.sees(made("a", "Kept"), made("b", "Moved"), made("c", "Moved"))
+    process.sees(make_model("a", "Kept"), make_model("b", "Moved"), make_model("c", "Moved"))
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"enginewright_fleet_{name}", labels)
@@ -322,7 +330,7 @@ class Installation:
         for number in range(self.MODELS):
             order = {0: "first", 1: "last"}.get(number % 20)
             labels = {ROLLOUT_ORDER: order} if order else {}
-            self._store(made(f"m{number:03}", "Waiting", labels))
+            self._store(make_model(f"m{number:03}", "Waiting", labels))
         self.start()
 
     def start(self) -> None:
@@ -352,7 +360,7 @@ class Installation:
 
     def _begin(self, name: str) -> None:
         if name not in self.objects:
-            self._planned(name)
+            self._note_planned(name)
             return
         turn = self.process.takes_turn(name)
         next_model = copy.deepcopy(self.objects[name])
@@ -375,10 +383,10 @@ class Installation:
             self._store({**current, "status": next_model["status"]})
             self.process.sees(self.objects[name])
             self.queue[name] = None
-        self._planned(name)
+        self._note_planned(name)
 
-    def _planned(self, name: str) -> None:
-        self.queue |= dict.fromkeys(self.process.planned(name))
+    def _note_planned(self, name: str) -> None:
+        self.queue |= dict.fromkeys(self.process.note_planned(name))
 
     def ends(self, name: str, state: str) -> None:
         """Have a model that moves serve with the new image, or fail."""
@@ -430,7 +438,7 @@ class Installation:
     def moving(self) -> list[str]:
         return sorted(self._moving)
 
-    def kept(self) -> list[str]:
+    def find_kept(self) -> list[str]:
         """Return the models that keep their image and that no worker has."""
         return sorted(
             name
@@ -497,7 +505,7 @@ def test_bad_image_stops_after_max_failures() -> None:
             begun.add(name)
             if name not in fleet.running:
                 fleet.ends(name, "Kept")
-        if len(begun) > 2 and (kept := fleet.kept()) and fleet.random.random() < 0.1:
+        if len(begun) > 2 and (kept := fleet.find_kept()) and fleet.random.random() < 0.1:
             fleet.retries(fleet.random.choice(kept))
             retries += 1
         fleet.step()
@@ -537,9 +545,9 @@ class Members:
             views.append(replace(move, name=name))
         return fleet_state(views, next(iter(self.members.values())).config.images, self.config)
 
-    def upgraded(self, image: str = NEW) -> "Members":
+    def upgrade(self, image: str = NEW) -> "Members":
         for member in self.members.values():
-            member.upgraded(image)
+            member.upgrade(image)
         return self.settle()
 
     def settle(self) -> "Members":
@@ -563,19 +571,19 @@ class Members:
 
 
 def test_models_are_prepared_and_rolled_out_one_after_the_other() -> None:
-    fleet = Members(4, first="m2").upgraded()
+    fleet = Members(4, first="m2").upgrade()
     begun = []
     while moving := fleet.moving():
         assert fleet.running() == moving
         begun += moving
-        fleet.members[moving[0]].job_succeeds(published("e" * 64)).all_available()
+        fleet.members[moving[0]].job_succeeds(publish_model("e" * 64)).all_available()
         fleet.settle()
     assert begun == ["m2", "m0", "m1", "m3"]
     assert fleet.states() == ["Moved"] * 4
 
 
 def test_models_that_the_image_fails_keep_theirs_and_stop_the_others_until_another_image() -> None:
-    fleet = Members(4, limit=2).upgraded()
+    fleet = Members(4, limit=2).upgrade()
     assert fleet.moving() == ["m0", "m1"]
     for name in ("m0", "m1"):
         fleet.members[name].job_fails(Reason.UNSUPPORTED_OPERATOR)
@@ -585,13 +593,13 @@ def test_models_that_the_image_fails_keep_theirs_and_stop_the_others_until_anoth
     for member in fleet.members.values():
         assert member.conditions()["Ready"] == ("True", "Serving")
         assert member.serving_images() == {CPU_IMAGE}
-    fleet.upgraded(NEWER)
+    fleet.upgrade(NEWER)
     assert fleet.moving() == fleet.running() == ["m0", "m1"]
 
 
-def halted(limit: int) -> Members:
+def halt_fleet(limit: int) -> Members:
     """Return a fleet of which two models' canaries, as many as it allows, were rejected with the new image."""
-    fleet = Members(4, rollout=CANARY, replicas=2).upgraded()
+    fleet = Members(4, rollout=CANARY, replicas=2).upgrade()
     for name in ("m0", "m1"):
         reject_canary(fleet.members[name].job_succeeds(MOVED))
         fleet.settle()
@@ -608,7 +616,7 @@ def promote(member: Member) -> Member:
 # event: Operator | as many models as `fleet.maxFailures` keep their image, and one is promoted | all
 #   models; this one moves, and the others once it has | `kubectl get im -o wide`, `status.images`
 def test_a_promotion_moves_this_model_only_and_the_others_once_it_has_moved() -> None:
-    fleet = halted(limit=2)
+    fleet = halt_fleet(limit=2)
     retried = promote(fleet.members["m1"])
     assert fleet.settle().states() == ["Kept", "Moving", "Waiting", "Waiting"]
     assert (fleet.state().failures, fleet.state().halt) == (2, Halt.TOO_MANY_FAILURES)
@@ -619,7 +627,7 @@ def test_a_promotion_moves_this_model_only_and_the_others_once_it_has_moved() ->
 
 
 def test_waiting_promotion_says_why() -> None:
-    fleet = halted(limit=1)
+    fleet = halt_fleet(limit=1)
     promote(fleet.members["m0"])
     fleet.settle()
     waiting = promote(fleet.members["m1"])
@@ -631,16 +639,18 @@ def test_waiting_promotion_says_why() -> None:
 
 
 def test_another_spec_of_a_model_that_failed_has_no_other_begin() -> None:
-    fleet = halted(limit=2)
+    fleet = halt_fleet(limit=2)
     edited = fleet.members["m0"].edit(source=OTHER)
     assert fleet.settle().states() == ["Waiting", "Kept", "Waiting", "Waiting"]
-    edited.job_succeeds(published("d" * 64)).canary_available().later(seconds=61).all_available()
+    edited.job_succeeds(publish_model("d" * 64)).canary_available().later(
+        seconds=61
+    ).all_available()
     assert fleet.settle().states() == ["Moving", "Kept", "Waiting", "Waiting"]
     assert fleet.state().halt is Halt.TOO_MANY_FAILURES
 
 
 def test_another_spec_that_fails_with_both_images_has_no_other_begin() -> None:
-    fleet = halted(limit=2)
+    fleet = halt_fleet(limit=2)
     edited = fleet.members["m0"].edit(source=BAD)
     fleet.settle()
     edited.job_fails(Reason.UNSUPPORTED_OPERATOR)

@@ -20,7 +20,7 @@ from tests.support.plan_objects import (
     SECOND,
     Json,
     image_facts,
-    published,
+    publish_model,
     verdict,
 )
 from tests.support.plan_world import World
@@ -44,7 +44,7 @@ class Member(World):
             self.has_gpus(**gpus)
         self.settle().job_succeeds(prepared).all_available().jobs_are_cleaned_away()
 
-    def upgraded(self, image: str = NEW, **facts: Any) -> "Member":
+    def upgrade(self, image: str = NEW, **facts: Any) -> "Member":
         like = image_facts("cpu", "1.32.0").model_copy(update=facts)
         self.new_runtime_image(image, like=like)
         return self
@@ -69,8 +69,8 @@ class Member(World):
         return {item["image"] for spec in templates for item in spec["containers"]}
 
 
-def refused() -> Member:
-    member = Member().upgraded().moves()
+def refuse_image() -> Member:
+    member = Member().upgrade().moves()
     member.job_fails(Reason.UNSUPPORTED_OPERATOR)
     return member
 
@@ -78,7 +78,7 @@ def refused() -> Member:
 def test_a_model_that_waits_is_planned_with_the_image_that_it_has() -> None:
     member = Member()
     before, revision = member.serving_images(), member.status["revision"]
-    member.upgraded()
+    member.upgrade()
     assert member.state() == ("Waiting", "")
     assert member.record["target"] == [{"variant": "cpu", "image": NEW}]
     assert member.conditions()["Ready"] == ("True", "Serving")
@@ -87,7 +87,7 @@ def test_a_model_that_waits_is_planned_with_the_image_that_it_has() -> None:
 
 
 def test_the_move_is_recorded_before_anything_is_created_for_it() -> None:
-    member = Member().upgraded()
+    member = Member().upgrade()
     member.turn = True
     assert member.pass_once()
     assert member.state() == ("Moving", "")
@@ -98,7 +98,7 @@ def test_the_move_is_recorded_before_anything_is_created_for_it() -> None:
 
 
 def test_it_moves_and_has_moved_once_it_serves_with_all_its_pods() -> None:
-    member = Member().upgraded().moves()
+    member = Member().upgrade().moves()
     member.turn = False
     member.job_succeeds(MOVED)
     assert member.state() == ("Moving", "")
@@ -117,7 +117,7 @@ def test_first_deployments_take_the_new_image_without_a_turn() -> None:
 
 
 def test_a_spec_that_changes_meanwhile_is_rolled_out_with_the_image_that_it_has() -> None:
-    member = Member().upgraded()
+    member = Member().upgrade()
     member.edit(source=OTHER)
     assert member.state() == ("Waiting", "RollingOut")
     assert member.job()["spec"]["template"]["spec"]["containers"][0]["image"] == CPU_IMAGE
@@ -130,7 +130,7 @@ def test_a_spec_that_changes_meanwhile_is_rolled_out_with_the_image_that_it_has(
 
 
 def test_a_spec_that_fails_with_the_old_image_may_need_the_new_one() -> None:
-    member = Member().upgraded()
+    member = Member().upgrade()
     member.edit(source=OTHER).job_fails(Reason.OPSET_UNSUPPORTED)
     assert member.conditions()["Ready"] == ("False", "OpsetUnsupported")
     assert member.state() == ("Waiting", "")
@@ -139,7 +139,7 @@ def test_a_spec_that_fails_with_the_old_image_may_need_the_new_one() -> None:
 
 
 def test_a_spec_that_fails_with_both_is_no_failure_of_the_new_image() -> None:
-    member = Member().upgraded()
+    member = Member().upgrade()
     member.edit(source=BAD).job_fails(Reason.OPSET_UNSUPPORTED)
     member.moves().job_fails(Reason.OPSET_UNSUPPORTED)
     assert member.state() == ("Kept", "OpsetUnsupported")
@@ -152,7 +152,7 @@ def test_a_spec_that_fails_with_both_is_no_failure_of_the_new_image() -> None:
 
 
 def test_model_that_the_image_cannot_prepare_keeps_its_own() -> None:
-    member = refused()
+    member = refuse_image()
     assert member.state() == ("Kept", "UnsupportedOperator")
     assert member.record["message"]
     assert "failsAnyway" not in member.record
@@ -163,7 +163,7 @@ def test_model_that_the_image_cannot_prepare_keeps_its_own() -> None:
 
 
 def test_a_failure_that_can_pass_is_none() -> None:
-    member = Member().upgraded().moves()
+    member = Member().upgrade().moves()
     member.job_fails(Reason.STORE_UNAVAILABLE)
     assert member.state() == ("Moving", "")
 
@@ -175,7 +175,7 @@ CANARY: Final[Json] = {"canary": {"replicas": 1, "hold": "1m"}}
 
 
 def with_a_canary(**spec: Any) -> Member:
-    member = Member(rollout=CANARY, replicas=2, **spec).upgraded().moves().job_succeeds(MOVED)
+    member = Member(rollout=CANARY, replicas=2, **spec).upgrade().moves().job_succeeds(MOVED)
     assert member.canaries()
     return member
 
@@ -244,7 +244,7 @@ def test_events_while_it_goes_back_start_no_move(event: str) -> None:
 
 
 def test_user_rollback_after_the_move_keeps_the_image_before() -> None:
-    member = Member().upgraded().moves().job_succeeds(MOVED).all_available()
+    member = Member().upgrade().moves().job_succeeds(MOVED).all_available()
     member.annotate(ROLLBACK, member.status["revision"]).all_available()
     assert member.state() == ("Kept", "RolledBackByUser")
     member.annotate(ROLLBACK, None)
@@ -256,12 +256,12 @@ def test_user_rollback_to_another_spec_keeps_the_image_before() -> None:
     member = with_a_canary()
     old = member.status["active"]["revision"]
     member.canary_available().later(seconds=61).all_available()
-    member.edit(source=OTHER).job_succeeds(published("e" * 64))
+    member.edit(source=OTHER).job_succeeds(publish_model("e" * 64))
     member.canary_available().later(seconds=61).all_available()
     rejected = member.status["active"]["revision"]
     member.annotate(ROLLBACK, f"{rejected} {old}").all_available()
     assert member.state() == ("Kept", "RolledBackByUser")
-    member.job_succeeds(published("d" * 64)).annotate(ROLLBACK, None).later(hours=30)
+    member.job_succeeds(publish_model("d" * 64)).annotate(ROLLBACK, None).later(hours=30)
     assert not member.canaries()
     assert member.status["active"]["revision"] == old
     assert member.conditions()["RolledBack"] == ("True", "RolledBackByUser")
@@ -277,7 +277,7 @@ def test_kept_image_is_known_without_the_status(by_user: bool) -> None:
     if by_user:
         member.annotate(ROLLBACK, member.status["target"]["revision"]).annotate(ROLLBACK, None)
     else:
-        member = rejected_canary()
+        member = make_rejected_canary()
     state, revision = member.state(), member.record["revision"]
     member.status = {}
     member.settle()
@@ -289,7 +289,7 @@ def test_kept_image_is_known_without_the_status(by_user: bool) -> None:
     assert member.conditions()["Ready"] == ("True", "Serving")
 
 
-def rejected_canary() -> Member:
+def make_rejected_canary() -> Member:
     member = reject_canary(with_a_canary())
     assert member.state() == ("Kept", "ParityFailed")
     assert member.conditions()["Ready"] == ("True", "Serving")
@@ -307,10 +307,10 @@ def reject_canary(member: Member) -> Member:
 
 
 def test_that_a_spec_fails_with_both_images_is_known_without_the_status() -> None:
-    member = Member(rollout=CANARY, replicas=2).upgraded()
+    member = Member(rollout=CANARY, replicas=2).upgrade()
     reject_canary(member.edit(source=OTHER).job_succeeds(SECOND))
     member.moves()
-    reject_canary(member.job_succeeds(published("e" * 64)))
+    reject_canary(member.job_succeeds(publish_model("e" * 64)))
     assert member.state() == ("Kept", "ParityFailed")
     assert member.record["failsAnyway"]
     revision = member.record["revision"]
@@ -337,7 +337,7 @@ def test_a_failure_after_the_promotion_counts_without_the_status() -> None:
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_promoted_revision_counts_as_failure_until_it_has_moved(lost: bool) -> None:
-    member = rejected_canary()
+    member = make_rejected_canary()
     member.turn = False
     member.annotate(PROMOTE, member.record["revision"])
     if lost:
@@ -354,7 +354,7 @@ def test_promoted_revision_counts_as_failure_until_it_has_moved(lost: bool) -> N
 
 
 def test_promoted_revision_that_fails_again_is_kept_again() -> None:
-    member = rejected_canary()
+    member = make_rejected_canary()
     member.annotate(PROMOTE, member.record["revision"])
     member.annotate(ROLLBACK, member.status["target"]["revision"])
     assert member.state() == ("Kept", "RolledBackByUser")
@@ -363,7 +363,7 @@ def test_promoted_revision_that_fails_again_is_kept_again() -> None:
 
 
 def test_a_failure_that_is_edited_while_it_is_tried_again_stays_one() -> None:
-    member = rejected_canary()
+    member = make_rejected_canary()
     source = member.spec["source"]
     member.annotate(PROMOTE, member.record["revision"]).edit(source=BAD)
     assert member.state() == ("Moving", "")
@@ -375,14 +375,14 @@ def test_a_failure_that_is_edited_while_it_is_tried_again_stays_one() -> None:
     assert member.state() == ("Waiting", "FleetLimit")
     assert member.record["retried"]
     assert failures_of_images(member) == 1
-    member.upgraded(NEWER)
+    member.upgrade(NEWER)
     assert failures_of_images(member) == 0
 
 
 def test_a_model_that_was_kept_is_no_failure_of_another_image() -> None:
-    member = rejected_canary()
+    member = make_rejected_canary()
     member.turn = False
-    member.annotate(PROMOTE, member.record["revision"]).upgraded(NEWER)
+    member.annotate(PROMOTE, member.record["revision"]).upgrade(NEWER)
     assert member.state() == ("Waiting", "")
     assert "retried" not in member.record
     assert failures_of_images(member) == 0
@@ -390,7 +390,7 @@ def test_a_model_that_was_kept_is_no_failure_of_another_image() -> None:
 
 @pytest.mark.parametrize("decision", ["of another revision", "that is rolled back as well"])
 def test_other_promotions_change_nothing(decision: str) -> None:
-    member = rejected_canary()
+    member = make_rejected_canary()
     revision = member.record["revision"]
     if decision == "of another revision":
         member.annotate(PROMOTE, member.status["active"]["revision"])
@@ -400,7 +400,7 @@ def test_other_promotions_change_nothing(decision: str) -> None:
 
 
 def test_promotion_does_not_repeat_a_permanent_failure() -> None:
-    member = rejected_canary()
+    member = make_rejected_canary()
     revision = member.record["revision"]
     member.jobs_are_cleaned_away().annotate(PROMOTE, revision)
     member.job_fails(Reason.UNSUPPORTED_OPERATOR)
@@ -408,7 +408,7 @@ def test_promotion_does_not_repeat_a_permanent_failure() -> None:
     assert not member.running_jobs()
 
 
-def described(result: Published, name: str) -> Published:
+def describe(result: Published, name: str) -> Published:
     signature = PublishedSignature.of(
         [TensorText.read(f"{name}:FP32[-1,3]")], [TensorText.read("y:FP32[-1,10]")]
     )
@@ -417,8 +417,8 @@ def described(result: Published, name: str) -> Published:
 
 def with_another_signature() -> Member:
     """Return a model whose input the new image calls otherwise."""
-    member = Member(described(published(), "x"), rollout=CANARY, replicas=2).upgraded().moves()
-    return member.job_succeeds(described(MOVED, "pixels"))
+    member = Member(describe(publish_model(), "x"), rollout=CANARY, replicas=2).upgrade().moves()
+    return member.job_succeeds(describe(MOVED, "pixels"))
 
 
 def test_a_change_of_the_signature_is_kept_out_until_it_is_allowed() -> None:
@@ -451,31 +451,31 @@ def test_a_paused_move_stays_as_it_is_and_hands_its_turn_on() -> None:
 
 
 def test_an_image_without_the_backend_is_not_moved_to() -> None:
-    member = Member().upgraded(backends={}).moves()
+    member = Member().upgrade(backends={}).moves()
     assert member.state() == ("Kept", "BackendNotAllowed")
     assert member.conditions()["Ready"] == ("True", "Serving")
 
 
 def test_kept_image_is_tried_again_with_another_spec() -> None:
-    member = refused()
+    member = refuse_image()
     member.edit(source=OTHER)
     assert member.state() == ("Waiting", "RollingOut")
     member.job_succeeds(SECOND).all_available()
     assert member.state() == ("Moving", "")
-    member.job_succeeds(published("e" * 64)).all_available()
+    member.job_succeeds(publish_model("e" * 64)).all_available()
     assert member.state() == ("Moved", "")
 
 
 def test_an_image_that_is_changed_again_is_waited_for_again() -> None:
-    member = Member().upgraded().moves()
+    member = Member().upgrade().moves()
     member.turn = False
-    member.upgraded(NEWER)
+    member.upgrade(NEWER)
     assert member.state() == ("Waiting", "")
     assert not member.running_jobs()
 
 
 def test_going_back_to_the_image_that_serves_needs_no_turn() -> None:
-    member = Member().upgraded().moves()
+    member = Member().upgrade().moves()
     member.turn = False
     member.new_runtime_image(CPU_IMAGE)
     assert member.state() == ("Moved", "")
@@ -488,7 +488,7 @@ def test_going_back_to_the_image_that_serves_needs_no_turn() -> None:
 NEW_RTX: Final = "registry.example/rtx:2"
 
 
-def bridged(**spec: Any) -> Member:
+def bridge(**spec: Any) -> Member:
     """Return a model whose engine is built while an interim serves, and of which both images are new."""
     member = Member(gpus={}, build={"interim": "CPU"}, **spec)
     assert member.status["serving"]["classes"][0]["interim"]
@@ -510,7 +510,7 @@ def build_images(member: Member) -> set[str]:
 
 
 def test_an_engine_for_which_an_interim_serves_is_built_with_its_image_until_its_turn() -> None:
-    member = bridged()
+    member = bridge()
     assert member.state() == ("Waiting", "RollingOut")
     assert {item["variant"] for item in member.record["target"]} == {"cpu", "rtx"}
     assert (member.serving_images(), build_images(member)) == ({CPU_IMAGE}, {RTX_IMAGE})
@@ -524,7 +524,7 @@ def test_an_engine_for_which_an_interim_serves_is_built_with_its_image_until_its
 
 
 def test_the_engine_is_built_with_its_image_also_if_the_status_is_lost() -> None:
-    member = bridged()
+    member = bridge()
     member.the("InferenceModel")["status"] = {}
     member.settle()
     assert {item["variant"] for item in member.record["target"]} == {"cpu", "rtx"}
@@ -532,7 +532,7 @@ def test_the_engine_is_built_with_its_image_also_if_the_status_is_lost() -> None
 
 
 def test_an_interim_and_its_engine_move_as_one() -> None:
-    member = bridged()
+    member = bridge()
     member.engine_fails(Reason.BUILD_FAILED)
     assert member.state() == ("Waiting", ""), "the new image may be the remedy"
     member.moves()
@@ -573,14 +573,14 @@ def test_an_image_that_cannot_be_probed_is_waited_for() -> None:
     [({"replicas": 0}, "ScaledToZero"), ({"rollout": {"paused": True}}, "Suspended")],
 )
 def test_a_model_that_would_not_finish_does_not_begin(change: Json, reason: str) -> None:
-    member = Member().upgraded()
+    member = Member().upgrade()
     member.edit(**change)
     member.moves()
     assert member.state() == ("Waiting", reason)
 
 
 def test_a_model_scaled_to_zero_gives_its_turn_back() -> None:
-    member = Member().upgraded().moves()
+    member = Member().upgrade().moves()
     member.edit(replicas=0)
     assert member.state() == ("Waiting", "ScaledToZero")
 
@@ -588,7 +588,7 @@ def test_a_model_scaled_to_zero_gives_its_turn_back() -> None:
 def test_without_facts_of_the_old_image_nothing_changes() -> None:
     member = Member()
     before = member.the("Deployment")
-    member.upgraded()
+    member.upgrade()
     del member.images[CPU_IMAGE]
     member.settle()
     assert member.the("Deployment") == before

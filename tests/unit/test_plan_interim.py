@@ -17,7 +17,7 @@ from tests.support.plan_objects import (
     gpu_node,
     image_facts,
     l4,
-    published,
+    publish_model,
     verdict,
 )
 from tests.support.plan_world import World
@@ -32,7 +32,7 @@ def building(interim: str = "CPU", gpus: dict[str, Any] | None = None, **spec: A
     return World(build=build, **spec).has_gpus(**(gpus or {})).settle().job_succeeds()
 
 
-def bridged(interim: str = "CPU", **spec: Any) -> World:
+def bridge(interim: str = "CPU", **spec: Any) -> World:
     """Return a model whose interim serves."""
     return building(interim, **spec).all_available()
 
@@ -83,7 +83,7 @@ def test_an_interim_serves_while_the_first_engine_is_built() -> None:
 # event: Jobs | the first engine of a class is built, with `spec.build.interim` | the prepared model, without an
 #   engine, until the engine's pods have passed | Ready `ServingInterim`, then Event `InterimEnded`
 def test_the_engine_replaces_the_interim_by_the_usual_rollout() -> None:
-    world = bridged()
+    world = bridge()
     interim = world.status["serving"]["revision"]
     world.engine_built()
     assert world.status["serving"]["revision"] == interim, "until the engine's pods are ready"
@@ -98,7 +98,7 @@ def test_the_engine_replaces_the_interim_by_the_usual_rollout() -> None:
 
 
 def test_the_engine_is_proved_beside_the_interim_by_a_canary() -> None:
-    world = bridged(rollout={"canary": {"replicas": 1}})
+    world = bridge(rollout={"canary": {"replicas": 1}})
     interim = world.status["serving"]["revision"]
     world.engine_built()
     (canary,) = world.canaries()
@@ -223,7 +223,7 @@ def test_an_interim_with_another_onnx_runtime_than_the_model_is_verified_with_is
 
 def test_an_interim_in_a_precision_that_the_cpu_lacks_is_reported() -> None:
     world = World(build={"interim": "CPU"}).has_gpus().settle()
-    world.job_succeeds(published().model_copy(update={"precision": "FP16"}))
+    world.job_succeeds(publish_model().model_copy(update={"precision": "FP16"}))
     assert world.all("Deployment") == []
     assert "the prepared model is FP16: backend cpu supports FP32, INT8" in world.message()
 
@@ -246,7 +246,7 @@ def test_failing_interim_does_not_stop_the_build() -> None:
 # event: Jobs | the first engine of a class cannot be built, with `spec.build.interim` | the interim | Ready with the
 #   build's reason, `Stalled`; `Available`
 def test_an_engine_that_cannot_be_built_leaves_the_interim_and_says_so() -> None:
-    world = bridged().engine_fails(Reason.BUILD_FAILED)
+    world = bridge().engine_fails(Reason.BUILD_FAILED)
     assert ready(world) == ("False", "BuildFailed")
     assert world.conditions()["Stalled"] == ("True", "BuildFailed")
     assert "keeps serving" in world.message()
@@ -258,10 +258,10 @@ def test_an_engine_that_cannot_be_built_leaves_the_interim_and_says_so() -> None
 
 
 def test_the_next_backend_takes_over_from_the_interim_of_one_that_cannot_be_built() -> None:
-    world = bridged(fallback={"policy": "Allow"}, gpus={"backends": BOTH})
+    world = bridge(fallback={"policy": "Allow"}, gpus={"backends": BOTH})
     world.engine_fails(Reason.BUILD_FAILED)
     assert task(world).backend == "cpu", "while the next backend is prepared"
-    world.job_succeeds(published(key="c" * 64)).all_available()
+    world.job_succeeds(publish_model(key="c" * 64)).all_available()
     assert task(world).backend == "cuda"
     assert world.status["summary"]["backend"] == "cuda"
 
@@ -269,7 +269,7 @@ def test_the_next_backend_takes_over_from_the_interim_of_one_that_cannot_be_buil
 # fault: Reports | nodes of an interim on a GPU run on the CPU, as if that were the interim | its sidecar
 #   proves it like any backend: FallbackActive | at its first verdict
 def test_a_fallback_of_the_interim_is_reported_as_one() -> None:
-    world = bridged(fallback={"policy": "Allow"})
+    world = bridge(fallback={"policy": "Allow"})
     assert world.conditions()["FallbackActive"][0] != "True"
     elsewhere = FallbackVerdict(
         active=True, kind="NodeFallback", message="1 of 9 nodes elsewhere", nodes_total=9
@@ -279,7 +279,7 @@ def test_a_fallback_of_the_interim_is_reported_as_one() -> None:
 
 
 def test_wrong_answers_of_the_interim_are_reported() -> None:
-    world = bridged().sidecars_say(verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED}))
+    world = bridge().sidecars_say(verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED}))
     assert ready(world) == ("False", "ParityFailed")
     assert "its interim" in world.message()
 
@@ -288,7 +288,7 @@ def test_wrong_answers_of_the_interim_are_reported() -> None:
 
 
 def with_a_lost_engine() -> World:
-    world = bridged().engine_built().all_available()
+    world = bridge().engine_built().all_available()
     for engine in world.all("InferenceEngine"):
         world.remove("InferenceEngine", engine["metadata"]["name"])
     return world.settle()
@@ -302,19 +302,17 @@ def from_cuda_to_an_engine() -> World:
 
 SITUATIONS: Final[dict[str, tuple[Callable[[], World], str, str]]] = {
     "the engine's pods fail": (
-        lambda: (
-            bridged().engine_built().rolling(1, stuck=True).new_pod_fails(Reason.DRIVER_MISSING)
-        ),
+        lambda: bridge().engine_built().rolling(1, stuck=True).new_pod_fails(Reason.DRIVER_MISSING),
         "cpu",
         "RolloutFailed",
     ),
     "the engine breaks the promise": (
-        lambda: bridged().engine_built(accelerated=100, elsewhere=["det (Det)"]),
+        lambda: bridge().engine_built(accelerated=100, elsewhere=["det (Det)"]),
         "cpu",
         "NodeFallback",
     ),
     "an update is refused": (
-        lambda: bridged().edit(source=OTHER).job_fails(Reason.DIGEST_MISMATCH, "fetch"),
+        lambda: bridge().edit(source=OTHER).job_fails(Reason.DIGEST_MISMATCH, "fetch"),
         "cpu",
         "DigestMismatch",
     ),
@@ -324,16 +322,16 @@ SITUATIONS: Final[dict[str, tuple[Callable[[], World], str, str]]] = {
         "ServingInterim",
     ),
     "on a device that no build needs": (
-        lambda: bridged("CUDA", gpus={"backends": BOTH}),
+        lambda: bridge("CUDA", gpus={"backends": BOTH}),
         "cuda",
         "ServingInterim",
     ),
     "another interim": (
-        lambda: bridged("CUDA", gpus={"backends": BOTH}).edit(build={"interim": "CPU"}),
+        lambda: bridge("CUDA", gpus={"backends": BOTH}).edit(build={"interim": "CPU"}),
         "cpu",
         "ServingInterim",
     ),
-    "at zero": (lambda: bridged().edit(replicas=0), "cpu", "ScaledToZero"),
+    "at zero": (lambda: bridge().edit(replicas=0), "cpu", "ScaledToZero"),
     "the engine is lost": (with_a_lost_engine, "tensorrt-rtx", "Queued"),
     "from cuda to an engine": (from_cuda_to_an_engine, "cuda", "Queued"),
     "a backend without engines": (
@@ -355,7 +353,7 @@ def test_backend_that_serves_meanwhile(situation: str) -> None:
 
 
 def test_engine_serves_while_the_next_is_built() -> None:
-    world = bridged().engine_built().all_available()
+    world = bridge().engine_built().all_available()
     before = world.status["serving"]["revision"]
     world.edit(source=OTHER).job_succeeds(SECOND)
     assert ready(world) == ("False", "Queued")
@@ -365,7 +363,7 @@ def test_engine_serves_while_the_next_is_built() -> None:
 
 
 def test_a_changed_spec_moves_the_interim() -> None:
-    world = bridged()
+    world = bridge()
     world.edit(source=OTHER).job_succeeds(SECOND).all_available()
     assert ready(world) == ("True", "ServingInterim")
     assert (task(world).backend, task(world).prepared_key) == ("cpu", SECOND.key)
@@ -374,7 +372,7 @@ def test_a_changed_spec_moves_the_interim() -> None:
 
 
 def test_an_interim_that_is_asked_for_no_more_serves_until_the_engine_does() -> None:
-    world = bridged().edit(build={"interim": "None"})
+    world = bridge().edit(build={"interim": "None"})
     assert task(world).backend == "cpu"
     assert ready(world) == ("False", "Queued")
     assert "keeps serving" in world.message()

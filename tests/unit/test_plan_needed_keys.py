@@ -6,7 +6,7 @@ import pytest
 from enginewright.api.inference_model_status import InferenceModelStatus
 from enginewright.manifests.labels import MODEL
 from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot
-from enginewright.plan.store.collection import NamespaceObjects, NeededKeys, needed_keys
+from enginewright.plan.store.collection import NamespaceObjects, NeededKeys, find_needed_keys
 from enginewright_contract.base import Digest
 from enginewright_contract.keys import sha256_text
 from enginewright_contract.task import TASK_VARIABLE, EngineRecipe, EngineTask, ServeTask
@@ -15,28 +15,30 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from tests.support.plan_objects import MODEL as NAME
-from tests.support.plan_objects import NAMESPACE, Json, engine_spec, made
+from tests.support.plan_objects import NAMESPACE, Json, engine_spec, make_object
 
 SOURCE: Json = {"source": {"uri": "https://models.example/m.onnx"}}
 KEYS = st.integers(0, 40).map(lambda number: sha256_text(f"key {number}"))
 NO_KEY = sha256_text("a digest")
 
 
-def prepared(key: str) -> Json:
+def make_prepared(key: str) -> Json:
     counts = {"opset": 17, "irVersion": 8, "nodes": 1, "sizeBytes": 1}
     return {"inputsHash": NO_KEY, "key": key, "modelDigest": NO_KEY, **counts}
 
 
 def model(*keys: str) -> Json:
     """Return a model whose status names up to four keys, each in another field."""
-    status: Json = {"prepared": prepared(keys[0])} if keys else {}
+    status: Json = {"prepared": make_prepared(keys[0])} if keys else {}
     if len(keys) > 1:
         serving = {"revision": "r", "preparedKey": keys[1], "modelDigest": NO_KEY, "backend": "cpu"}
-        status["serving"] = serving | ({"prepared": prepared(keys[2])} if len(keys) > 2 else {})
+        status["serving"] = serving | (
+            {"prepared": make_prepared(keys[2])} if len(keys) > 2 else {}
+        )
     if len(keys) > 3:
         rejected = {"backend": "openvino", "reason": "BackendCrashed"}
-        status["rejectedBackends"] = [{**rejected, "prepared": prepared(keys[3])}]
-    return made("InferenceModel", NAME, NAMESPACE, spec=SOURCE, status=status)
+        status["rejectedBackends"] = [{**rejected, "prepared": make_prepared(keys[3])}]
+    return make_object("InferenceModel", NAME, NAMESPACE, spec=SOURCE, status=status)
 
 
 def revision(prepared_key: str, *engines: str, **data: Any) -> Json:
@@ -51,13 +53,13 @@ def revision(prepared_key: str, *engines: str, **data: Any) -> Json:
         store_claim="store",
     )
     written = Revision(name="r", snapshot=snapshot).data() | data
-    return made("ControllerRevision", "r", NAMESPACE, data=written)
+    return make_object("ControllerRevision", "r", NAMESPACE, data=written)
 
 
 def pods(kind: str, task: str, **status: Any) -> Json:
     container = {"name": "c", "env": [{"name": TASK_VARIABLE, "value": task}]}
     spec = {"template": {"spec": {"initContainers": [container], "containers": []}}}
-    return made(kind, "o", NAMESPACE, labels={MODEL: NAME}, spec=spec, status=status)
+    return make_object(kind, "o", NAMESPACE, labels={MODEL: NAME}, spec=spec, status=status)
 
 
 def serves(prepared_key: str, engine: str, stable: str) -> Json:
@@ -82,7 +84,7 @@ def builds(key: str, prepared_key: str, **status: Any) -> Json:
 
 def engine(key: str, prepared_key: str) -> Json:
     spec = {**engine_spec(), "key": key, "preparedKey": prepared_key}
-    return made("InferenceEngine", "e", NAMESPACE, spec=spec)
+    return make_object("InferenceEngine", "e", NAMESPACE, spec=spec)
 
 
 @given(
@@ -99,7 +101,7 @@ def test_nothing_that_a_fleet_names_is_missing_and_nothing_else_is_kept(
     building: list[tuple[str, str]],
     engines: list[tuple[str, str]],
 ) -> None:
-    needed = needed_keys(
+    needed = find_needed_keys(
         NamespaceObjects(
             models=tuple(model(*keys) for keys in models),
             engines=tuple(engine(*keys) for keys in engines),
@@ -124,31 +126,35 @@ A, B = sha256_text("a"), sha256_text("b")
 
 def test_a_job_that_has_ended_needs_nothing() -> None:
     complete = {"conditions": [{"type": "Complete", "status": "True"}]}
-    assert needed_keys(NamespaceObjects(jobs=(builds(A, B, **complete),))).keys == set()
+    assert find_needed_keys(NamespaceObjects(jobs=(builds(A, B, **complete),))).keys == set()
 
 
 def test_fields_of_a_newer_version_count() -> None:
     newer = revision(A, fallback={"interim": [{"interim_engine_key": B}]})
-    assert needed_keys(NamespaceObjects(revisions=(newer,))).keys == {A, B}
+    assert find_needed_keys(NamespaceObjects(revisions=(newer,))).keys == {A, B}
     status = {"interimEngineKey": B, "notAKeyAtAll": A, "key": "short"}
     listed = NamespaceObjects(
-        models=(made("InferenceModel", NAME, NAMESPACE, spec=SOURCE, status=status),)
+        models=(make_object("InferenceModel", NAME, NAMESPACE, spec=SOURCE, status=status),)
     )
-    assert needed_keys(listed).keys == {B}
+    assert find_needed_keys(listed).keys == {B}
 
 
 @pytest.mark.parametrize(
     ("kind", "obj", "why"),
     [
-        ("models", made("InferenceModel", NAME, NAMESPACE, spec={"source": 7}), "spec.source"),
-        ("engines", made("InferenceEngine", "e", NAMESPACE, spec={"key": 7}), "spec"),
+        (
+            "models",
+            make_object("InferenceModel", NAME, NAMESPACE, spec={"source": 7}),
+            "spec.source",
+        ),
+        ("engines", make_object("InferenceEngine", "e", NAMESPACE, spec={"key": 7}), "spec"),
         ("revisions", revision(A, classes="of another version"), "classes"),
-        ("revisions", made("ControllerRevision", "r", NAMESPACE, data=[]), "not an object"),
+        ("revisions", make_object("ControllerRevision", "r", NAMESPACE, data=[]), "not an object"),
         ("deployments", pods("Deployment", "{"), "its pods name no artefact"),
     ],
 )
 def test_unreadable_object_is_named(kind: str, obj: Json, why: str) -> None:
-    (message,) = needed_keys(NamespaceObjects(**{kind: (obj,)})).unreadable
+    (message,) = find_needed_keys(NamespaceObjects(**{kind: (obj,)})).unreadable
     assert message.name == f"{obj['kind']} {obj['metadata']['name']}"
     assert why in message.why
 

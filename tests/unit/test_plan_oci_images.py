@@ -19,21 +19,21 @@ from tests.support.plan_objects import (
     PREPARED_KEY,
     SECOND,
     Json,
-    published,
-    published_engine,
+    publish_engine,
+    publish_model,
 )
 from tests.support.plan_world import World
 from tests.unit.test_plan_canary import CANARY_SPEC
 from tests.unit.test_plan_serving import crash
 from tests.unit.test_plan_store import containers, pod
-from tests.unit.test_preparation_records import again, built, prepares
+from tests.unit.test_preparation_records import again, build_engine, prepares
 
 REPOSITORY: Final = "registry.example.com/team/images"
 REFERENCE: Final = f"{REPOSITORY}@sha256:{'1' * 64}"
 PINNED: Final = "ec11c84c1a"  # computed before images existed
 OTHER: Final = f"{REPOSITORY}@sha256:{'2' * 64}"
 THIRD: Final = f"{REPOSITORY}@sha256:{'3' * 64}"
-WITH_IMAGE: Final = published().model_copy(update={"image": REFERENCE})
+WITH_IMAGE: Final = publish_model().model_copy(update={"image": REFERENCE})
 PUSHING: Final = {"name": "ENGINEWRIGHT_IMAGES", "value": REPOSITORY}
 CREDENTIALS: Final = {"name": "images", "mountPath": "/images-credentials", "readOnly": True}
 MOUNT: Final = {"name": "enginewright-image", "mountPath": "/artifact-image", "readOnly": True}
@@ -62,7 +62,7 @@ def serving(result: Published = WITH_IMAGE) -> World:
     return with_images(World()).settle().job_succeeds(result).all_available()
 
 
-def mounted(world: World) -> str | None:
+def find_mounted(world: World) -> str | None:
     (deployment,) = world.serving_deployments()
     image = volumes(deployment).get("enginewright-image")
     assert (MOUNT in containers(deployment)["fetch-artifact"]["volumeMounts"]) == bool(image)
@@ -130,7 +130,7 @@ def test_a_serving_pod_mounts_the_image_where_it_fetches_and_nowhere_else() -> N
 def test_a_pod_of_an_engine_mounts_that_of_the_engine() -> None:
     world = with_images(World()).has_gpus().settle().job_succeeds(WITH_IMAGE)
     world.engine_built(image=OTHER)
-    assert mounted(world) == OTHER
+    assert find_mounted(world) == OTHER
 
 
 def test_without_a_repository_objects_and_revisions_are_as_before() -> None:
@@ -165,7 +165,7 @@ def test_without_the_repository_pods_are_replaced_that_need_it(repository: str |
     world.all_available()
     assert world.conditions()["Ready"][0] == "True"
     assert world.status["revision"] == world.status["active"]["revision"] == revision
-    assert mounted(with_images(world).settle()) == REFERENCE, "configured again"
+    assert find_mounted(with_images(world).settle()) == REFERENCE, "configured again"
 
 
 @WITHOUT_IT
@@ -174,7 +174,7 @@ def test_any_model_has_its_images(rollout: Json, repository: str | None) -> None
     world = serving()
     world.edit(rollout=rollout)
     with_images(world, repository).settle()
-    assert mounted(world) is None
+    assert find_mounted(world) is None
 
 
 @pytest.mark.parametrize("named_by", ["chart", "model"])
@@ -186,7 +186,7 @@ def test_a_pull_secret_that_containers_need_too_stays(named_by: str) -> None:
     world.settle().job_succeeds(WITH_IMAGE).all_available()
     (before,) = world.serving_deployments()
     (after,) = with_images(world, None).settle().serving_deployments()
-    assert mounted(world) is None
+    assert find_mounted(world) is None
     assert pod(after)["spec"]["imagePullSecrets"] == pod(before)["spec"]["imagePullSecrets"]
 
 
@@ -246,7 +246,7 @@ def test_rejection_survives_another_repository(
     before = rollout_of(world)
     with_images(world, repository, account).settle()
     assert rollout_of(world) == before
-    assert mounted(world) == reference, "by the pods that serve in its place"
+    assert find_mounted(world) == reference, "by the pods that serve in its place"
     world.all_available()
     assert rollout_of(world) == before
 
@@ -260,7 +260,7 @@ def test_a_canary_goes_on_without_its_image(repository: str | None) -> None:
     (canary,) = world.canaries()
     assert "enginewright-image" not in volumes(canary)
     assert MOUNT not in containers(canary)["fetch-artifact"]["volumeMounts"]
-    assert mounted(world) is None
+    assert find_mounted(world) is None
 
 
 @pytest.mark.parametrize("first", [None, OTHER])
@@ -276,7 +276,7 @@ def test_another_image_of_an_engine_begins_no_rollout(first: str | None, is_reje
     before = rollout_of(world)
     world.engine_built(image=THIRD)
     assert rollout_of(world) == before
-    assert mounted(world) == OTHER
+    assert find_mounted(world) == OTHER
     for canary in world.canaries():
         image = volumes(canary).get("enginewright-image")
         assert (image["image"]["reference"] if image else None) == first
@@ -294,9 +294,9 @@ def test_a_backend_that_is_tried_again_mounts_no_lost_image(repository: str | No
 
 
 def test_an_image_that_cannot_be_pushed_is_reported_and_pods_read_the_store() -> None:
-    failed = published().model_copy(update={"image_failure": WHY})
+    failed = publish_model().model_copy(update={"image_failure": WHY})
     world = serving(failed)
-    assert mounted(world) is None
+    assert find_mounted(world) is None
     assert world.status["prepared"]["imageFailure"] == WHY
     (event,) = [intent for intent in world.events if intent.reason == "ImageNotPushed"]
     assert event.type == "Warning"
@@ -307,7 +307,7 @@ def test_an_image_that_cannot_be_pushed_is_reported_and_pods_read_the_store() ->
 def test_so_is_that_of_an_engine() -> None:
     world = with_images(World.of_engine()).settle().misses()
     key = world.the(InferenceEngine.kind)["spec"]["key"]
-    world.job_publishes(published_engine(key, image_failure=WHY))
+    world.job_publishes(publish_engine(key, image_failure=WHY))
     assert world.status["engine"]["imageFailure"] == WHY
     assert world.conditions()["Ready"] == ("True", "Built")
     assert world.event_reasons()[-2:] == ["Built", "ImageNotPushed"]
@@ -335,10 +335,10 @@ def test_a_push_that_fails_later_restarts_no_pod() -> None:
     world = serving()
     before = world.status["revision"]
     world.edit(source={"uri": "https://models.example/moved.onnx"}).settle()
-    world.job_succeeds(published().model_copy(update={"image_failure": WHY}))
+    world.job_succeeds(publish_model().model_copy(update={"image_failure": WHY}))
     assert "image" not in world.status["prepared"]
     assert world.status["revision"] == before
-    assert mounted(world) == REFERENCE
+    assert find_mounted(world) == REFERENCE
 
 
 def test_an_engine_that_is_built_again_has_another_image_and_restarts_no_pod() -> None:
@@ -347,21 +347,21 @@ def test_an_engine_that_is_built_again_has_another_image_and_restarts_no_pod() -
     before = world.status["revision"]
     world.engine_built(image=THIRD)
     assert world.status["revision"] == before
-    assert mounted(world) == OTHER
+    assert find_mounted(world) == OTHER
     world.edit(serving={"maxQueue": 7}).settle()
     assert world.status["revision"] != before
     world.all_available()
-    assert mounted(world) == THIRD, "the next revision has it"
+    assert find_mounted(world) == THIRD, "the next revision has it"
 
 
 def test_a_model_that_is_applied_again_has_its_image() -> None:
-    world = again(with_images(built(WITH_IMAGE)))
+    world = again(with_images(build_engine(WITH_IMAGE)))
     assert not prepares(world)
     assert world.status["prepared"]["image"] == REFERENCE
 
 
 def test_one_without_an_image_gets_one_from_a_job_which_is_known_then() -> None:
-    world = again(with_images(built()))
+    world = again(with_images(build_engine()))
     assert prepares(world)
     world.job_succeeds(WITH_IMAGE)
     (record,) = world.the(InferenceEngine.kind)["status"]["prepared"]

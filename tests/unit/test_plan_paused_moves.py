@@ -14,7 +14,7 @@ from tests.support.plan_objects import (
     Json,
     gpu_node,
     image_facts,
-    published,
+    publish_model,
 )
 from tests.support.plan_world import World, conditions_of
 from tests.unit.test_plan_image_moves import CANARY, MOVED, NEW, Member
@@ -58,7 +58,7 @@ def newest_engine(world: World) -> Json:
 # event: Operator | a user pauses a model that moves to another runtime image | the model with its
 #   image; running Jobs end, no other one starts, and it goes on once it is resumed | Ready `Suspended`
 def test_a_move_that_is_paused_before_its_job_starts_none() -> None:
-    member = Member().upgraded()
+    member = Member().upgrade()
     member.turn = True
     member.pass_once()
     assert member.state() == ("Moving", "")
@@ -73,7 +73,7 @@ def test_a_move_that_is_paused_before_its_job_starts_none() -> None:
 
 
 def test_a_job_that_runs_ends() -> None:
-    member = Member().upgraded().moves()
+    member = Member().upgrade().moves()
     (job,) = member.running_jobs()
     pause(member)
     assert member.running_jobs() == [job]
@@ -85,7 +85,7 @@ def test_a_job_that_runs_ends() -> None:
 
 
 def test_a_job_that_fails_is_repeated_once_the_move_is_resumed() -> None:
-    member = Member().upgraded().moves()
+    member = Member().upgrade().moves()
     pause(member).job_fails(Reason.STORE_UNAVAILABLE).later(hours=2)
     assert not member.running_jobs()
     assert member.state() == ("Moving", "Suspended")
@@ -97,7 +97,7 @@ def test_a_job_that_fails_is_repeated_once_the_move_is_resumed() -> None:
 
 @pytest.mark.parametrize("waited", [0, 2])
 def test_failed_move_is_suspended_too(waited: int) -> None:
-    member = Member().upgraded().moves().job_fails(Reason.STORE_UNAVAILABLE)
+    member = Member().upgrade().moves().job_fails(Reason.STORE_UNAVAILABLE)
     assert member.conditions()["Ready"] == ("False", "StoreUnavailable")
     pause(member).later(hours=waited)
     assert member.conditions()["Ready"] == ("False", "Suspended")
@@ -108,7 +108,7 @@ def test_failed_move_is_suspended_too(waited: int) -> None:
 
 
 def test_a_job_that_is_refused_keeps_the_image() -> None:
-    member = Member().upgraded().moves()
+    member = Member().upgrade().moves()
     pause(member).job_fails(Reason.UNSUPPORTED_OPERATOR)
     assert member.state() == ("Kept", "UnsupportedOperator")
 
@@ -197,7 +197,7 @@ def image_of_job(world: World) -> str:
 
 
 def test_an_artefact_that_only_its_own_image_prepares_is_repaired_meanwhile() -> None:
-    member = Member().upgraded()
+    member = Member().upgrade()
     member.turn = True
     member.pass_once()
     loses_its_artefact(pause(member))
@@ -215,7 +215,7 @@ def test_an_artefact_that_only_its_own_image_prepares_is_repaired_meanwhile() ->
 
 
 def test_a_repair_that_fails_is_repeated_and_does_not_refuse_the_image() -> None:
-    member = Member().upgraded()
+    member = Member().upgrade()
     member.turn = True
     member.pass_once()
     loses_its_artefact(pause(member)).job_fails(Reason.STORE_UNAVAILABLE)
@@ -227,7 +227,7 @@ def test_a_repair_that_fails_is_repeated_and_does_not_refuse_the_image() -> None
 
 
 def test_job_of_the_move_ends_before_a_repair() -> None:
-    member = Member().upgraded().moves()
+    member = Member().upgrade().moves()
     (job,) = member.running_jobs()
     assert loses_its_artefact(pause(member)).running_jobs() == [job]
     loses_its_artefact(member.job_succeeds(MOVED))
@@ -236,7 +236,7 @@ def test_job_of_the_move_ends_before_a_repair() -> None:
 
 
 def test_serving_revision_is_repaired_beside_a_canary() -> None:
-    member = Member(rollout=CANARY, replicas=2).upgraded().moves().job_succeeds(MOVED)
+    member = Member(rollout=CANARY, replicas=2).upgrade().moves().job_succeeds(MOVED)
     pause(member.canary_available()).jobs_are_cleaned_away()
     target, canary = member.status["target"], member.canary_pods()
     assert image_of_job(loses_its_artefact(member)) == CPU_IMAGE
@@ -249,7 +249,7 @@ def test_serving_revision_is_repaired_beside_a_canary() -> None:
 
 
 def test_failure_of_serving_pods_is_not_hidden() -> None:
-    member = Member().upgraded()
+    member = Member().upgrade()
     member.turn = True
     member.pass_once()
     pause(member).rolling(0).new_pod_fails(Reason.STORE_UNAVAILABLE, "fetch-artifact")
@@ -291,14 +291,14 @@ def test_the_engine_that_serves_is_built_again_meanwhile() -> None:
 
 @pytest.mark.parametrize("has_canary", [False, True])
 def test_a_spec_that_is_edited_while_its_move_is_paused_is_prepared(has_canary: bool) -> None:
-    member = Member(rollout=CANARY, replicas=2).upgraded()
+    member = Member(rollout=CANARY, replicas=2).upgrade()
     member.turn = True
     member.pass_once()
     if has_canary:
         member.settle().job_succeeds(MOVED).canary_available()
     pause(member).edit(source=OTHER)
     assert len(member.running_jobs()) == 1
-    member.job_succeeds(published("d" * 64)).later(hours=1)
+    member.job_succeeds(publish_model("d" * 64)).later(hours=1)
     assert member.status["target"]["phase"] == "Held"
     assert member.status["target"]["revision"] == member.status["revision"]
     assert member.conditions()["Ready"] == ("False", "Suspended")

@@ -10,7 +10,7 @@ from enginewright_contract.processors import Processor
 
 from tests.support.plan_objects import CPU_IMAGE, MODEL, RTX_IMAGE, node
 from tests.support.plan_world import World
-from tests.support.simulation import terminated
+from tests.support.simulation import report_end
 
 TEMPLATE: dict[str, Any] = {
     "labels": {"team": "vision", "kueue.x-k8s.io/queue-name": "builds"},
@@ -99,7 +99,7 @@ def test_a_suspended_job_waits_and_fails_nothing(queue: str | None) -> None:
     labels = {"kueue.x-k8s.io/queue-name": queue} if queue else {}
     world = World(build={"podTemplate": {"labels": labels}}).settle()
     # as when a Job of a higher priority preempts it
-    world.job_pod(initContainerStatuses=[terminated("fetch", code=143)])
+    world.job_pod(initContainerStatuses=[report_end("fetch", code=143)])
     world.job()["spec"]["suspend"] = True
     world.settle()
     assert world.conditions()["Ready"] == ("False", "Queued")

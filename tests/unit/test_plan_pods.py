@@ -11,7 +11,7 @@ from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding, StageReport
 
 from tests.support.optional import present
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 from tests.support.simulation import unschedulable
 
 
@@ -23,7 +23,7 @@ def test_an_out_of_memory_kill_outweighs_the_message_written_before_loading() ->
     ).termination_message()
     ended = {"exitCode": 137, "reason": "OOMKilled", "message": termination_message}
     state = {"name": "server", "state": {}, "lastState": {"terminated": ended}}
-    pod = made("Pod", "x", status={"containerStatuses": [state]})
+    pod = make_object("Pod", "x", status={"containerStatuses": [state]})
     failure = present(pods.failure(pod_view(pod)))
     assert failure.reason is Reason.OUT_OF_MEMORY
     ended["reason"] = "Error"
@@ -31,7 +31,7 @@ def test_an_out_of_memory_kill_outweighs_the_message_written_before_loading() ->
     assert failure.reason is Reason.BACKEND_CRASHED
 
 
-def ended_server(**ended: object) -> dict[str, Any]:
+def make_ended_server(**ended: object) -> dict[str, Any]:
     """Return a pod as the kubelet reports it whose server was restarted, and is not ready again."""
     limits = {"resources": {"limits": {"memory": "256Mi"}}}
     state = {
@@ -40,7 +40,7 @@ def ended_server(**ended: object) -> dict[str, Any]:
         "lastState": {"terminated": {"message": "", **ended}},
     }
     spec = {"containers": [{"name": "server", **limits}]}
-    return made("Pod", "x", spec=spec, status={"containerStatuses": [state]})
+    return make_object("Pod", "x", spec=spec, status={"containerStatuses": [state]})
 
 
 # fault: Reports | a killed server reported as an internal error | `OutOfMemory` with the limit,
@@ -66,7 +66,7 @@ def ended_server(**ended: object) -> dict[str, Any]:
 def test_signal_explains_a_killed_server(
     code: int, kubernetes: str, reason: Reason, wording: str
 ) -> None:
-    pod = slim(PODS, ended_server(exitCode=code, reason=kubernetes))
+    pod = slim(PODS, make_ended_server(exitCode=code, reason=kubernetes))
     failure = present(pods.failure(pod_view(pod)))
     assert failure.reason is reason
     assert wording in failure.finding.cause
@@ -74,7 +74,7 @@ def test_signal_explains_a_killed_server(
 
 
 def test_without_a_limit_none_is_named() -> None:
-    pod = ended_server(exitCode=137, reason="OOMKilled")
+    pod = make_ended_server(exitCode=137, reason="OOMKilled")
     del pod["spec"]["containers"][0]["resources"]
     failure = present(pods.failure(pod_view(slim(PODS, pod))))
     assert "exceeded its memory limit and was killed; raise" in failure.finding.message
@@ -97,7 +97,7 @@ def test_an_image_that_a_volume_mounts_is_named_where_it_cannot_be_pulled(reason
             *({"name": item[-1], "image": {"reference": item}} for item in (other, mounted)),
         ]
     }
-    whole = made("Pod", "p", "n", spec=spec, status=status)
+    whole = make_object("Pod", "p", "n", spec=spec, status=status)
     for obj in (whole, slim(PODS, whole)):
         reported = pods.waiting_for(pod_view(obj))
         assert reported.startswith(
@@ -133,5 +133,5 @@ def test_an_image_that_a_volume_mounts_is_named_where_it_cannot_be_pulled(reason
 )
 def test_scheduler_reasons_do_not_depend_on_the_node_count(said: str, reported: str) -> None:
     status = {"phase": "Pending", "conditions": [unschedulable(said)]}
-    pod = pod_view(made("Pod", "p", "n", status=status))
+    pod = pod_view(make_object("Pod", "p", "n", status=status))
     assert pods.waiting_for(pod) == f"the pod is unschedulable: {reported}"

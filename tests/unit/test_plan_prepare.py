@@ -9,9 +9,9 @@ from enginewright_contract.report import Finding, StageReport, remedy
 from enginewright_contract.task import PREPARE_STAGES, PrepareTask
 
 from tests.support.fake_kube import timestamp
-from tests.support.plan_objects import CPU_IMAGE, OTHER, image_facts, published
+from tests.support.plan_objects import CPU_IMAGE, OTHER, image_facts, publish_model
 from tests.support.plan_world import World
-from tests.support.simulation import PASSING, PERMANENT, RARELY_PASSING, statuses, terminated
+from tests.support.simulation import PASSING, PERMANENT, RARELY_PASSING, report_end, statuses
 
 
 def jobs(world: World) -> list[str]:
@@ -20,9 +20,9 @@ def jobs(world: World) -> list[str]:
 
 def finds_it(world: World) -> World:
     """Have stage `fetch` of the running Job find the artefact in the store."""
-    stored = published().model_copy(update={"cached": True})
+    stored = publish_model().model_copy(update={"cached": True})
     report = StageReport(stage="fetch", ok=True, published=stored).termination_message()
-    fetch_status = terminated("fetch", message=report)
+    fetch_status = report_end("fetch", message=report)
     fetch_status["state"]["terminated"]["finishedAt"] = timestamp(world.now)
     status = statuses(PREPARE_STAGES, "validate")
     status["initContainerStatuses"][0] = fetch_status
@@ -80,9 +80,9 @@ def test_result_is_remembered_without_its_job() -> None:
 
 def test_a_pod_that_succeeded_is_enough_and_its_job_is_kept() -> None:
     world = World().settle()
-    report = StageReport(stage="publish", ok=True, published=published())
-    done = [terminated(stage) for stage in PREPARE_STAGES[:-1]]
-    last = [terminated("publish", message=report.termination_message())]
+    report = StageReport(stage="publish", ok=True, published=publish_model())
+    done = [report_end(stage) for stage in PREPARE_STAGES[:-1]]
+    last = [report_end("publish", message=report.termination_message())]
     world.job_pod_becomes(phase="Succeeded", initContainerStatuses=done, containerStatuses=last)
     assert world.conditions()["Validated"] == ("True", "Prepared")
     assert len(jobs(world)) == 1, "the Job controller is about to count it"
@@ -90,7 +90,7 @@ def test_a_pod_that_succeeded_is_enough_and_its_job_is_kept() -> None:
 
 def test_stored_artefact_rolls_out_once_fetch_has_ended() -> None:
     world = finds_it(World().settle())
-    stored = published()
+    stored = publish_model()
     assert world.status["prepared"]["key"] == stored.key
     assert world.conditions()["Validated"] == ("True", "Prepared")
     assert world.the("Deployment")
@@ -193,9 +193,9 @@ def test_a_result_counts_though_an_earlier_pod_ran_out_of_time() -> None:
     """The Job controller makes another pod while the operator is down."""
     world = World().settle().stage_runs("golden")
     world.the("Pod")["status"] |= {"phase": "Failed", "reason": "DeadlineExceeded"}
-    report = StageReport(stage="publish", ok=True, published=published())
-    done = [terminated(stage) for stage in PREPARE_STAGES[:-1]]
-    last = [terminated("publish", message=report.termination_message())]
+    report = StageReport(stage="publish", ok=True, published=publish_model())
+    done = [report_end(stage) for stage in PREPARE_STAGES[:-1]]
+    last = [report_end("publish", message=report.termination_message())]
     world.job_pod(phase="Succeeded", initContainerStatuses=done, containerStatuses=last)
     world.job_ends("Complete")
     assert world.conditions()["Validated"] == ("True", "Prepared")
@@ -254,8 +254,8 @@ def test_stage_without_a_report_is_explained(
     code: int, kubernetes: str, reason: Reason, text: str
 ) -> None:
     world = World().settle()
-    died = terminated("golden", code=code, reason=kubernetes)
-    world.job_pod(phase="Failed", initContainerStatuses=[terminated("fetch"), died])
+    died = report_end("golden", code=code, reason=kubernetes)
+    world.job_pod(phase="Failed", initContainerStatuses=[report_end("fetch"), died])
     world.job_ends("Failed", reason="BackoffLimitExceeded")
     failure = world.status["preparation"]["failure"]
     assert (failure["stage"], failure["reason"]) == ("golden", reason)
@@ -315,7 +315,7 @@ def test_job_without_a_pod_or_that_is_deleted_is_made_again() -> None:
 def test_unreadable_report_is_no_endless_loop() -> None:
     world = World().settle()
     for _ in range(3):
-        world.job_pod(phase="Succeeded", containerStatuses=[terminated("publish", message="?")])
+        world.job_pod(phase="Succeeded", containerStatuses=[report_end("publish", message="?")])
         world.job_ends("Complete")
         assert world.conditions()["Reconciling"] == ("True", "InternalError")
         assert all(job.get("status") for job in world.all("Job")), "it waits"
@@ -373,7 +373,7 @@ def test_another_image_prepares_again_since_the_one_that_serves_must_have_prepar
 
 
 def test_going_back_takes_the_report_of_the_job_that_is_still_there() -> None:
-    world = World().settle().job_succeeds().edit(source=OTHER).job_succeeds(published("b" * 64))
+    world = World().settle().job_succeeds().edit(source=OTHER).job_succeeds(publish_model("b" * 64))
     world.edit(source={"uri": "https://models.example/resnet.onnx"})
     assert world.status["prepared"]["key"] == "a" * 64
     assert len(jobs(world)) == 2
@@ -382,7 +382,7 @@ def test_going_back_takes_the_report_of_the_job_that_is_still_there() -> None:
 # the artefact gets lost
 
 
-def lost(
+def lose_artifact(
     reason: Reason = Reason.ARTIFACT_MISSING, container: str = "fetch-artifact", message: str = ""
 ) -> World:
     world = World().settle().job_succeeds().all_available()
@@ -392,7 +392,7 @@ def lost(
 
 @pytest.mark.parametrize("reason", [Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT])
 def test_an_artefact_that_the_store_lost_is_prepared_again(reason: Reason) -> None:
-    world = lost(reason, message="prepared model ab is not what it was")
+    world = lose_artifact(reason, message="prepared model ab is not what it was")
     assert world.job()["metadata"]["name"].endswith("-2")
     messages = [event.message for event in world.events]
     assert any(
@@ -407,7 +407,7 @@ def test_an_artefact_that_the_store_lost_is_prepared_again(reason: Reason) -> No
 
 
 def test_artefact_that_fetch_finds_again_is_not_lost() -> None:
-    world = lost().later(minutes=1)
+    world = lose_artifact().later(minutes=1)
     finds_it(world)
     made = jobs(world)
     world.edit(build={"timeout": "2h"})
@@ -416,7 +416,7 @@ def test_artefact_that_fetch_finds_again_is_not_lost() -> None:
 
 
 def test_artefact_that_is_lost_again_is_prepared_again() -> None:
-    world = lost().later(minutes=1)
+    world = lose_artifact().later(minutes=1)
     finds_it(world).job_ends("Failed", reason="BackoffLimitExceeded")
     assert len(jobs(world)) == 2
     world.later(minutes=1).new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
@@ -426,7 +426,7 @@ def test_artefact_that_is_lost_again_is_prepared_again() -> None:
 
 
 def test_a_damaged_copy_in_a_pod_says_nothing_of_the_store() -> None:
-    world = lost(Reason.ARTIFACT_CORRUPT, container="server")
+    world = lose_artifact(Reason.ARTIFACT_CORRUPT, container="server")
     assert len(jobs(world)) == 1
 
 
@@ -440,8 +440,8 @@ GONE = StageReport(
 def test_a_pod_that_has_fetched_since_complains_no_more() -> None:
     world = World().settle().job_succeeds().all_available().jobs_are_cleaned_away()
     again = {
-        **terminated("fetch-artifact"),
-        "lastState": terminated("fetch-artifact", code=75, message=GONE)["state"],
+        **report_end("fetch-artifact"),
+        "lastState": report_end("fetch-artifact", code=75, message=GONE)["state"],
     }
     name = world.the("Deployment")["metadata"]["name"]
     world.serving_pod(name, index=7, status={"initContainerStatuses": [again]})
@@ -453,8 +453,8 @@ def test_an_old_revision_that_lost_its_artefact_does_not_hold_up_the_new_one() -
     world = World().settle().job_succeeds().all_available()
     world.edit(source=OTHER)
     old = world.serving_pod(world.the("Deployment")["metadata"]["name"], index=8)
-    world.job_succeeds(published("b" * 64))
-    failed = terminated("fetch-artifact", code=75, message=GONE)
+    world.job_succeeds(publish_model("b" * 64))
+    failed = report_end("fetch-artifact", code=75, message=GONE)
     failed["state"]["terminated"]["finishedAt"] = "2026-11-21T23:00:00Z"
     old["status"] = {"initContainerStatuses": [failed]}
     world.settle()

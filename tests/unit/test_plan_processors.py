@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 from enginewright.observed.nodes import node_view
 from enginewright.plan.resolve.classes import readiness
-from enginewright.plan.resolve.devices import contradicted, features, int8_products
+from enginewright.plan.resolve.devices import features, find_contradicted, int8_products
 from enginewright_contract.processors import Feature
 from enginewright_contract.task import PrepareTask, Recipe
 
@@ -94,7 +94,7 @@ def test_class_with_a_missing_feature_is_reported() -> None:
     reported = readiness(promising, [], [with_vnni, without])
     assert (reported.status, reported.reason) == ("False", "FeatureMissing")
     assert "lists VNNI, but node b lacks it" in reported.message
-    assert contradicted(UNKNOWN, labels(AVX2="true")) == ()
+    assert find_contradicted(UNKNOWN, labels(AVX2="true")) == ()
 
 
 def labels(**cpuid: str) -> dict[str, str]:

@@ -33,7 +33,7 @@ def proven(verdicts: list[Verdict], promise: Promise) -> Proofs:
     return present(proofs(verdicts, promise))
 
 
-def refused(given: Verdict, promise: Promise) -> Failure:
+def refuse(given: Verdict, promise: Promise) -> Failure:
     return present(refusal(given, promise))
 
 
@@ -165,7 +165,7 @@ def test_the_cause_is_reported_before_its_consequence() -> None:
             Check.PROVIDER: Reason.DRIVER_MISSING,
         }
     )
-    failure = refused(said, FORBID)
+    failure = refuse(said, FORBID)
     assert failure.reason is Reason.DRIVER_MISSING
 
 
@@ -182,12 +182,12 @@ def test_a_refusal_is_the_checks_finding_with_the_reasons_remedy() -> None:
     said: Verdict = verdict().model_copy(
         update={"checks": (check,), "baseline": Baseline(p50=1, p90=1, p99=1, samples=1)}
     )
-    failure = refused(said, FORBID)
+    failure = refuse(said, FORBID)
     assert failure.finding.cause == "no libcuda"
     assert failure.finding.advice == Reason.DRIVER_MISSING.remedy
 
 
-def lost(check: Check, reason: Reason) -> Verdict:
+def lose_provider(check: Check, reason: Reason) -> Verdict:
     changed = CheckVerdict(check=check, state="failed", reason=reason, message="CUDA failure 700")
     given = verdict()
     checks = tuple(
@@ -199,14 +199,14 @@ def lost(check: Check, reason: Reason) -> Verdict:
 @pytest.mark.parametrize("check", [Check.SERVER, Check.GOLDEN])
 @pytest.mark.parametrize("promise", [FORBID, ALLOW])
 def test_idle_server_is_broken_and_not_wrong(check: Check, promise: Promise) -> None:
-    given = lost(check, Reason.DEVICE_LOST)
+    given = lose_provider(check, Reason.DEVICE_LOST)
     proof = proven([verdict(), given], promise)
     assert proof.broken is not None
     assert (proof.broken.status, proof.broken.reason) == ("False", Reason.DEVICE_LOST)
     assert proof.broken.message == f"CUDA failure 700; {Reason.DEVICE_LOST.remedy}"
     assert proof.any_failed
     assert proof.parity.status != "False"
-    failure = refused(given, FORBID)
+    failure = refuse(given, FORBID)
     assert failure.reason is Reason.DEVICE_LOST
 
 
@@ -217,7 +217,7 @@ def test_revision_that_lost_its_provider_is_refused(promise: Promise) -> None:
         for reason in (Reason.PROVIDER_MISSING, Reason.SESSION_REPLACED)
     )
     assert refusal(without, promise) is None
-    failure = refused(replaced, promise)
+    failure = refuse(replaced, promise)
     assert failure.reason is Reason.SESSION_REPLACED
     proof = proven([replaced], promise)
     assert proof.broken is None, "what serves keeps the policy"
@@ -227,7 +227,7 @@ def test_a_reason_of_a_later_version_hides_no_known_one() -> None:
     of_later = CheckVerdict(check=Check.DISTRIBUTION, state="failed", message="of a later version")
     wrong = verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})
     others = tuple(check for check in wrong.checks if check.check is not Check.DISTRIBUTION)
-    failure = refused(wrong.model_copy(update={"checks": (of_later, *others)}), FORBID)
+    failure = refuse(wrong.model_copy(update={"checks": (of_later, *others)}), FORBID)
     assert failure.reason is Reason.PARITY_FAILED
     assert refusal(wrong.model_copy(update={"checks": (of_later,)}), FORBID) is None
 
@@ -259,7 +259,7 @@ def test_nodes_of_one_pod_are_reported_before_requests_of_another() -> None:
 
 
 def test_a_server_that_is_down_speaks_through_its_pod() -> None:
-    given = lost(Check.SERVER, Reason.SERVER_DOWN)
+    given = lose_provider(Check.SERVER, Reason.SERVER_DOWN)
     assert refusal(given, FORBID) is None
     proof = proven([given], FORBID)
     assert proof.broken is None

@@ -34,7 +34,7 @@ from enginewright.observed.revisions import revision_view
 from enginewright.plan.engines.engine import engine_use, users_of
 from enginewright.plan.pods import never_ran
 from enginewright.plan.rollout.pod_counts import asks_for_pods
-from enginewright.plan.store.collection import NamespaceObjects, needed_keys
+from enginewright.plan.store.collection import NamespaceObjects, find_needed_keys
 from enginewright_contract.keys import sha256_text
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Progress, PublishedBackend
@@ -62,11 +62,11 @@ from tests.support.plan_objects import (
     gpu_node,
     image_facts,
     l4,
-    published,
+    publish_model,
     verdict,
 )
 from tests.support.plan_world import World, conditions_of
-from tests.support.simulation import NO_DEVICE, PERMANENT, statuses, terminated
+from tests.support.simulation import NO_DEVICE, PERMANENT, report_end, statuses
 
 _MODEL: Final = "InferenceModel"
 _MAY_NEED: Final = (_MODEL, "InferenceEngine", "ControllerRevision")  # as in `NamespaceObjects`
@@ -154,7 +154,7 @@ def on_classes() -> World:
 
 def after_upgrade(release: str, name: str) -> Callable[[], World]:
     text = (releases.FOLDER / f"{release}.json").read_text()
-    return lambda: releases.restored(json.loads(text)["worlds"][name]).settle()
+    return lambda: releases.restore(json.loads(text)["worlds"][name]).settle()
 
 
 def with_a_canary() -> World:
@@ -264,14 +264,14 @@ class Cluster(RuleBasedStateMachine):
         limits = chosen["spec"]["minReplicas"], chosen["spec"]["maxReplicas"]
         name = chosen["metadata"]["name"]
         replicas = min(max(count, limits[0]), limits[1])
-        self.world.scaled(name, replicas)
+        self.world.set_scale(name, replicas)
         assert self.world.settle().get("Deployment", name)["spec"]["replicas"] == replicas
 
     @precondition(pods_are_to_serve)
     @rule(which=NUMBERS, count=NUMBERS)
     def somebody_scales_a_deployment(self, which: int, count: int) -> None:
         deployments = self.world.serving_deployments()
-        self.world.scaled(deployments[which % len(deployments)]["metadata"]["name"], count)
+        self.world.set_scale(deployments[which % len(deployments)]["metadata"]["name"], count)
         self.world.settle()
 
     @precondition(of_a_model)
@@ -371,7 +371,7 @@ class Cluster(RuleBasedStateMachine):
             version = self.content.get(task.source_uri, 0)
             digest = task.pinned.get("model") or sha256_text(f"{task.source_uri} {version}")
             key = sha256_text(f"{digest} {name.rpartition('-')[0]}")
-            self.world.job_succeeds(published(key, digest), name)
+            self.world.job_succeeds(publish_model(key, digest), name)
         elif component == "engine" or good:
             accelerated = 415 if good else 400
             self.world.succeeds(name, nodes_accelerated=accelerated, backends=MEDIANS[which % 2])
@@ -392,7 +392,7 @@ class Cluster(RuleBasedStateMachine):
         elif how == "deleted":
             world.job_is_deleted(name)
         else:
-            killed = terminated(stages[0], code=137, reason=how)
+            killed = report_end(stages[0], code=137, reason=how)
             status = {"reason": how, **statuses(stages, stages[0], killed)}
             world.job_pod_becomes(of=name, phase="Failed", **status)
             if world.find("Job", name):
@@ -419,7 +419,7 @@ class Cluster(RuleBasedStateMachine):
         (owner,) = [entry for entry in self._ours() if _owns(entry, job)]
         before = conditions_of(owner)["Ready"][1]
         job["spec"]["suspend"] = True
-        killed = terminated(stages[0], code=143)
+        killed = report_end(stages[0], code=143)
         self.world.job_pod_becomes(of=name, phase="Failed", **statuses(stages, stages[0], killed))
         after = conditions_of(owner)["Ready"][1]
         assert after == before or after not in set(Reason), "to wait is no failure"
@@ -454,12 +454,12 @@ class Cluster(RuleBasedStateMachine):
     def a_pod_crashes(self, which: int, reason: Reason, restarts: int) -> None:
         name = self._deployment(which)["metadata"]["name"]
         is_first = not any(map(_has_crashed, self.world.all("Pod")))
-        before = self._rejected()
+        before = self._find_rejected()
         container = "fetch-artifact" if reason.startswith("Artifact") else "server"
         self.world.crash(name, reason, container, restarts=restarts)
         self.world.settle()
         if is_first and not restarts:
-            assert self._rejected() <= before, "one crash is an accident"
+            assert self._find_rejected() <= before, "one crash is an accident"
 
     @precondition(a_canary_runs)
     @rule()
@@ -611,7 +611,7 @@ class Cluster(RuleBasedStateMachine):
         """Also if only models, revisions and InferenceEngines were known."""
         objects = {kind: self.world.all(kind) for kind in _MAY_NEED}
         deployments = self.world.all("Deployment")
-        needed = needed_keys(NamespaceObjects(*(tuple(objects[kind]) for kind in _MAY_NEED)))
+        needed = find_needed_keys(NamespaceObjects(*(tuple(objects[kind]) for kind in _MAY_NEED)))
         assert not needed.unreadable
         read = frozenset[str]().union(*map(keys_of_pods, deployments))
         assert read <= needed.keys
@@ -765,7 +765,7 @@ class Cluster(RuleBasedStateMachine):
         outcome = RevisionOutcome.read(stored["metadata"].get("annotations") or {})
         return outcome is not None and outcome.state == "Promoted"
 
-    def _rejected(self) -> set[tuple[str, str]]:
+    def _find_rejected(self) -> set[tuple[str, str]]:
         rejections = self.world.status.get("rejectedBackends", ())
         return {
             (rejection["backend"], rejection["inputsHash"])

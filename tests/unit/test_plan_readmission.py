@@ -9,7 +9,7 @@ import pytest
 from enginewright.manifests.labels import COMPONENT, REFRESH, RETRY, REVISION, TRIAL
 from enginewright_contract.reasons import Reason
 
-from tests.support.plan_objects import OTHER, RTX_IMAGE, SECOND, gpu_node, published
+from tests.support.plan_objects import OTHER, RTX_IMAGE, SECOND, gpu_node, publish_model
 from tests.support.plan_world import World, serving
 from tests.support.simulation import NO_DEVICE, unschedulable
 from tests.unit.test_plan_serving import crash, on_big, on_gpu, templates
@@ -23,14 +23,14 @@ def falls_back(replicas: int = 2) -> World:
     return world.job_succeeds(SECOND).all_available().jobs_are_cleaned_away()
 
 
-def rejected(world: World) -> Json:
+def find_rejected(world: World) -> Json:
     (rejection,) = world.status["rejectedBackends"]
     return dict(rejection)
 
 
 def is_tried(world: World) -> bool:
     """Return whether the rejected backend is a candidate again, beside another one that serves."""
-    return "inputsHash" not in rejected(world)
+    return "inputsHash" not in find_rejected(world)
 
 
 def joining(world: World, name: str = "node-9", after: timedelta = timedelta()) -> Json:
@@ -63,7 +63,7 @@ def test_once_a_node_joins_the_backend_is_rolled_out_and_the_rejection_ends() ->
 
 def test_its_revision_is_kept_however_many_others_are_rolled_out() -> None:
     world = falls_back()
-    revision = rejected(world)["revision"]
+    revision = find_rejected(world)["revision"]
     for number in range(7):
         world.edit(podTemplate={"labels": {"edit": str(number)}}).all_available()
     kept = {entry["metadata"]["labels"][REVISION] for entry in world.all("ControllerRevision")}
@@ -73,7 +73,7 @@ def test_its_revision_is_kept_however_many_others_are_rolled_out() -> None:
 def test_a_backend_that_fails_again_is_rejected_until_another_node_joins() -> None:
     world = node_joins(falls_back())
     crash(world, 0, "node-9", 2)
-    rejection = rejected(world)
+    rejection = find_rejected(world)
     assert rejection["inputsHash"]
     assert rejection["reason"] == "DriverMissing"
     world.all_available()
@@ -158,7 +158,7 @@ def test_it_is_tried_again_each_time_that_its_user_asks(value: str) -> None:
 def test_failure_of_no_node_waits_for_other_inputs_or_its_user() -> None:
     world = on_gpu().new_pod_fails(Reason.ENGINE_VERSION_MISMATCH)
     world.job_succeeds(SECOND).all_available()
-    assert rejected(world)["reason"] == "EngineVersionMismatch"
+    assert find_rejected(world)["reason"] == "EngineVersionMismatch"
     assert not is_tried(node_joins(world))
     assert is_tried(world.annotate(RETRY, "now"))
 
@@ -182,7 +182,7 @@ def test_failure_of_a_node_is_retried_when_one_joins(reason: Reason, *, differs:
             node=node,
         )
     world.settle().job_succeeds(SECOND).all_available()
-    assert rejected(world)["reason"] == reason
+    assert find_rejected(world)["reason"] == reason
     assert is_tried(node_joins(world)) is differs
 
 
@@ -200,7 +200,7 @@ def test_it_is_tried_as_a_canary_where_the_spec_says_so(passes: bool) -> None:
         return
     world.crash(canary["metadata"]["name"], Reason.DRIVER_MISSING, index=0, restarts=2)
     world.settle()
-    assert rejected(world)["inputsHash"]
+    assert find_rejected(world)["inputsHash"]
     assert not world.canaries()
     assert world.serving_deployments() == [stable]
     assert world.status["serving"]["backend"] == "cuda"
@@ -235,7 +235,7 @@ def test_an_attempt_that_finds_no_spare_device_ends(rollout: Json | None, asked:
     assert is_tried(world)
     finds_no_node(world, stuck=True)
     assert not is_tried(world)
-    assert rejected(world)["reason"] == "DriverMissing", "as before"
+    assert find_rejected(world)["reason"] == "DriverMissing", "as before"
     assert world.status["serving"]["backend"] == "cuda"
     world.all_available()
     assert world.conditions()["Ready"][0] == "True"
@@ -252,7 +252,7 @@ def test_a_change_by_its_user_waits_for_a_device() -> None:
 # of earlier releases, which tried rejected backends by the clock in pods of their own
 
 
-def left_of_a_trial(world: World) -> Json:
+def put_left_trial(world: World) -> Json:
     (serves,) = copy.deepcopy(world.serving_deployments())
     serves["metadata"]["name"] += "---0123456789"
     for labels in (serves["metadata"]["labels"], serves["spec"]["template"]["metadata"]["labels"]):
@@ -268,7 +268,7 @@ def test_pods_that_tried_a_backend_in_an_earlier_release_are_deleted(obstacle: b
     world = falls_back()
     before = copy.deepcopy((world.serving_deployments(), world.status["serving"]))
     world.status["rejectedBackends"][0]["triedSince"] = "2026-03-01T12:00:00Z"
-    left_of_a_trial(world)
+    put_left_trial(world)
     if obstacle:
         world.classes.clear()
     world.settle()
@@ -286,7 +286,7 @@ def test_a_rejection_of_an_earlier_release_holds_until_something_changes() -> No
     world.annotate(RETRY, "of another time")
     assert not is_tried(world.later(days=2))
     assert world.serving_deployments() == serves
-    assert not {"failures", "retryAt"} & rejected(world).keys()
+    assert not {"failures", "retryAt"} & find_rejected(world).keys()
     assert is_tried(node_joins(world))
 
 
@@ -295,16 +295,16 @@ def test_a_revision_that_had_no_pods_has_not_served() -> None:
     assert world.conditions()["Ready"] == ("True", "ScaledToZero")
     assert "serving" not in world.status
     crash(world.edit(replicas=2), 0, "node-1", 2)
-    assert rejected(world)["backend"] == "tensorrt-rtx"
+    assert find_rejected(world)["backend"] == "tensorrt-rtx"
     world.job_succeeds(SECOND).all_available()
     assert world.status["serving"]["backend"] == "cuda"
 
 
 def test_a_pod_template_that_may_mend_it_makes_it_a_candidate_again() -> None:
     world = falls_back().edit(podTemplate={"labels": {"team": "vision"}})
-    assert rejected(world)["inputsHash"]
+    assert find_rejected(world)["inputsHash"]
     world.edit(podTemplate={"runtimeClassName": "nvidia"})
-    assert "inputsHash" not in rejected(world)
+    assert "inputsHash" not in find_rejected(world)
 
 
 def test_a_model_that_moved_at_zero_is_scaled_up_while_another_update_is_prepared() -> None:
@@ -324,10 +324,10 @@ def test_pausing_at_zero_changes_nothing() -> None:
 
 def test_rejection_keeps_the_last_prepared_model() -> None:
     world = node_joins(falls_back())
-    world.edit(source=OTHER).job_succeeds(published("c" * 64, "f" * 64)).engine_built()
+    world.edit(source=OTHER).job_succeeds(publish_model("c" * 64, "f" * 64)).engine_built()
     crash(world, 0, "node-1", 2)
-    assert rejected(world)["prepared"]["key"] == "c" * 64
-    world.job_succeeds(published("d" * 64, "f" * 64)).all_available().jobs_are_cleaned_away()
+    assert find_rejected(world)["prepared"]["key"] == "c" * 64
+    world.job_succeeds(publish_model("d" * 64, "f" * 64)).all_available().jobs_are_cleaned_away()
     world.annotate(RETRY, "again")
     assert not world.all("Job"), "both are prepared"
 
@@ -345,7 +345,7 @@ def test_another_image_of_the_rejected_backend_costs_no_prepared_model() -> None
         world.config, images={**world.config.images, "rtx": "registry.example/rtx:2"}
     )
     world.settle()
-    assert "inputsHash" not in rejected(world), "a candidate again"
+    assert "inputsHash" not in find_rejected(world), "a candidate again"
     assert world.status["serving"]["revision"] == cuda, "which serves till then"
     crash(world, 0, "node-1", 2)
     assert not world.all("Job"), "both are prepared, by the same code"
@@ -379,10 +379,10 @@ def test_previous_revision_stays_known_while_successor_serves() -> None:
 @pytest.mark.parametrize("reason", [Reason.SOURCE_CHANGED, Reason.DIGEST_MISMATCH])
 def test_a_source_that_is_gone_takes_nothing_away(reason: Reason) -> None:
     world = falls_back().all_available().jobs_are_cleaned_away()
-    refreshed = published("d" * 64, "f" * 64)
+    refreshed = publish_model("d" * 64, "f" * 64)
     world.annotate(REFRESH, "1").job_succeeds(refreshed).all_available().jobs_are_cleaned_away()
     node_joins(world)
     world.job_fails(reason, "fetch").later(hours=100)
     assert world.conditions()["Ready"] == ("True", "Serving")
     assert world.status["prepared"]["key"] == "d" * 64
-    assert rejected(world)["reason"] == reason
+    assert find_rejected(world)["reason"] == reason

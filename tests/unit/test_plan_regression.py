@@ -9,21 +9,21 @@ from enginewright_contract.keys import sha256_text
 from enginewright_contract.reasons import Reason
 from enginewright_contract.verdict import Check
 
-from tests.support.plan_objects import published, verdict
+from tests.support.plan_objects import publish_model, verdict
 from tests.support.plan_world import World
 from tests.unit.test_plan_canary import (
     analysing,
     cannot_start,
-    carried,
     components,
+    find_revisions,
     phase,
     revision,
-    served,
-    updated,
+    serve,
+    update,
 )
 
 
-def promoted() -> tuple[World, str, str]:
+def promote() -> tuple[World, str, str]:
     """Return a model after an update, with the revision before it and the new one."""
     world = analysing()
     old = world.status["active"]["revision"]
@@ -47,18 +47,18 @@ def fails(world: World, reason: Reason = Reason.PARITY_FAILED, *, pods: int = 2)
 #   pod of the revision before it is verified first, and gets requests until that is whole | `RolledBack`
 #   with stage `serving`, an Event
 def test_the_revision_before_is_restored_once_a_pod_of_it_passes() -> None:
-    world, old, new = promoted()
+    world, old, new = promote()
     fails(world.later(hours=5))
     (trial,) = world.canaries()
     assert revision(trial) == old
     assert components(world) == []
-    assert carried(world) == {new}
+    assert find_revisions(world) == {new}
     world.serving_pod(trial["metadata"]["name"])
     world.settle()
     assert components(world) == [CANARY], "not before its proofs pass"
     world.canary_available()
     assert components(world) == [SERVE]
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
     assert world.conditions()["RolledBack"] == ("True", "ParityFailed")
     failure = world.status["lastFailure"]
     assert (failure["revision"], failure["stage"]) == (new, "serving")
@@ -71,7 +71,7 @@ def test_the_revision_before_is_restored_once_a_pod_of_it_passes() -> None:
 
 @pytest.mark.parametrize("event", ["no device", "a third spec", "an obstacle", "a lost status"])
 def test_the_trial_serves_until_the_restored_pods_do(event: str) -> None:
-    world, old, _ = promoted()
+    world, old, _ = promote()
     fails(world)
     world.canary_available()
     assert components(world) == [SERVE]
@@ -80,7 +80,7 @@ def test_the_trial_serves_until_the_restored_pods_do(event: str) -> None:
             cannot_start(world, "device")
         case "a third spec":
             world.edit(source={"uri": "https://models.example/third.onnx"})
-            world.job_succeeds(published(sha256_text("third"), sha256_text("3")))
+            world.job_succeeds(publish_model(sha256_text("third"), sha256_text("3")))
         case "an obstacle":
             world.images = {}
             world.settle()
@@ -89,20 +89,20 @@ def test_the_trial_serves_until_the_restored_pods_do(event: str) -> None:
             world.settle()
     assert components(world) == [SERVE], "nothing else is ready"
     assert revision(world.canaries()[0]) == old
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
     world.all_available()
     assert [canary for canary in world.canaries() if revision(canary) == old] == []
 
 
 @pytest.mark.parametrize("event", ["a third spec", "an obstacle"])
 def test_rejected_revision_is_verified_again(event: str) -> None:
-    world, old, new = promoted()
+    world, old, new = promote()
     bad = world.spec["source"]
     fails(world)
     world.canary_available()
     if event == "a third spec":
         world.edit(source={"uri": "https://models.example/third.onnx"}).all_available()
-        world.job_succeeds(published("e" * 64)).edit(source=bad)
+        world.job_succeeds(publish_model("e" * 64)).edit(source=bad)
         assert phase(world) == "Verifying"
         assert world.status["target"]["revision"] == new
     else:
@@ -111,19 +111,19 @@ def test_rejected_revision_is_verified_again(event: str) -> None:
         world.images = images
         world.settle()
         assert world.conditions()["RolledBack"] == ("True", "ParityFailed")
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
     assert world.status["active"]["revision"] == old
 
 
 def test_if_the_revision_before_fails_too_nothing_is_rolled_back() -> None:
-    world, _, new = promoted()
+    world, _, new = promote()
     fails(world)
     (trial,) = world.canaries()
     world.serving_pod(trial["metadata"]["name"])
     pod = f"{trial['metadata']['name']}-00000"
     world.verdicts[pod] = verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})
     world.later(hours=1)
-    assert carried(world) == {new}
+    assert find_revisions(world) == {new}
     assert world.conditions()["RolledBack"][0] == "False"
     assert world.conditions()["Ready"] == ("False", "ParityFailed")
 
@@ -138,27 +138,27 @@ def crash(world: World, restarts: int = 2) -> World:
 
 
 def test_crashes_are_compared_under_requests() -> None:
-    world, old, new = promoted()
+    world, old, new = promote()
     crash(world)
     world.canary_available()
     assert components(world) == [SERVE]
-    assert carried(world) == {new}, "it may crash too"
+    assert find_revisions(world) == {new}, "it may crash too"
     world.later(seconds=61)
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
     assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
 
 
 def test_requests_that_crash_both_revisions_roll_nothing_back() -> None:
-    world, _, new = promoted()
+    world, _, new = promote()
     crash(world)
     world.canary_available()
     (trial,) = world.canaries()
     world.crash(trial["metadata"]["name"], Reason.BACKEND_CRASHED, index=0, restarts=1)
     world.later(seconds=61)
-    assert carried(world) == {new}
+    assert find_revisions(world) == {new}
 
 
-def paused_on_failure(world: World) -> World:
+def pause_on_failure(world: World) -> World:
     return world.edit(rollout={**world.spec["rollout"], "onFailure": "Pause"})
 
 
@@ -170,50 +170,52 @@ def paused_on_failure(world: World) -> World:
         lambda world: fails(world, Reason.DRIVER_MISSING),
         lambda world: fails(world, Reason.SESSION_REPLACED),
         lambda world: fails(world.later(hours=25)),
-        lambda world: fails(paused_on_failure(world)),
+        lambda world: fails(pause_on_failure(world)),
     ],
     ids=["one crash each", "one pod", "no driver", "session", "long ago", "onFailure: Pause"],
 )
 def test_no_trial_begins(event: Callable[[World], World]) -> None:
-    world, *_ = promoted()
+    world, *_ = promote()
     assert not event(world).canaries()
 
 
 def test_it_ends_when_a_pod_passes_again() -> None:
-    world, _, new = promoted()
+    world, _, new = promote()
     fails(world)
     world.all_available()
     assert not world.canaries()
-    assert carried(world) == {new}
+    assert find_revisions(world) == {new}
 
 
 def test_a_user_may_insist() -> None:
-    world, _, new = promoted()
+    world, _, new = promote()
     fails(world)
     world.canary_available()
     world.all_available()
     world.annotate(PROMOTE, new)
-    assert carried(world) == {new}
+    assert find_revisions(world) == {new}
 
 
-def promoted_after_failures() -> tuple[World, str, str]:
+def promote_after_failures() -> tuple[World, str, str]:
     """Return what `promoted` does, after as many rejected revisions as are kept."""
-    world = served()
+    world = serve()
     old = world.status["active"]["revision"]
     for number in range(KEPT_REVISIONS):
         world.edit(source={"uri": f"https://models.example/failing-{number}.onnx"})
-        world.job_succeeds(published(sha256_text(f"model {number}"), sha256_text(f"key {number}")))
+        world.job_succeeds(
+            publish_model(sha256_text(f"model {number}"), sha256_text(f"key {number}"))
+        )
         world.canary_available()
         world.crash(world.canaries()[0]["metadata"]["name"], Reason.BACKEND_CRASHED, index=0)
         world.settle()
         assert phase(world) is None
-    updated(world).canary_available().later(seconds=61).all_available().later(seconds=5)
+    update(world).canary_available().later(seconds=61).all_available().later(seconds=5)
     assert world.status["active"]["revision"] != old
     return world, old, world.status["active"]["revision"]
 
 
 def test_revision_before_outlives_failed_ones() -> None:
-    world, old, _ = promoted_after_failures()
+    world, old, _ = promote_after_failures()
     fails(world)
     world.canary_available().all_available()
     assert world.status["active"]["revision"] == old
@@ -221,7 +223,7 @@ def test_revision_before_outlives_failed_ones() -> None:
 
 
 def test_user_goes_back_past_failed_revisions() -> None:
-    world, old, new = promoted_after_failures()
+    world, old, new = promote_after_failures()
     world.annotate(ROLLBACK, f"{new} {old}").all_available()
     assert world.status["active"]["revision"] == old
     assert world.conditions()["RolledBack"] == ("True", "RolledBackByUser")

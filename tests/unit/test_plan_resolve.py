@@ -25,7 +25,7 @@ from tests.support.plan_objects import (
     OPENVINO_IMAGE,
     accelerator_class,
     image_facts,
-    made,
+    make_object,
     node,
 )
 from tests.support.plan_world import World
@@ -38,7 +38,7 @@ def recipe(world: World) -> Recipe:
     return PrepareTask.model_validate_json(world.settle().task()).recipe
 
 
-def stalled(world: World) -> tuple[str, str]:
+def expect_stalled(world: World) -> tuple[str, str]:
     world.settle()
     reported = world.condition("Stalled")
     assert reported["status"] == "True", reported
@@ -81,7 +81,7 @@ REFUSALS: Final[list[tuple[World, str, list[str]]]] = [
 def test_refusal_names_the_thing_and_the_remedy(
     world: World, reason: str, texts: list[str]
 ) -> None:
-    refusal, message = stalled(world)
+    refusal, message = expect_stalled(world)
     assert refusal == reason
     assert all(text in message for text in texts)
 
@@ -134,7 +134,7 @@ def test_lower_ranked_backend_waits(allowed: tuple[str, ...], backends: list[str
     world = World(
         accelerator_class("edge", *allowed), **({"backends": backends} if backends else {})
     )
-    reason, message = stalled(world)
+    reason, message = expect_stalled(world)
     assert reason == "BackendNotAllowed"
     assert "edge" in message
     assert "spec.backends" in message
@@ -152,7 +152,7 @@ def test_optimization_level_needs_a_backend_with_levels(backends: list[str], why
     allowed = ("cpu", "tensorrt-rtx", "tensorrt", "cuda")
     build = {"optimizationLevel": 0}
     world = World(accelerator_class("edge", *allowed), backends=backends, build=build)
-    reason, message = stalled(world)
+    reason, message = expect_stalled(world)
     assert reason == "BackendNotAllowed"
     assert f"spec.build.optimizationLevel is 0, but {why}; choose tensorrt in" in message
     assert "or remove spec.build.optimizationLevel" in message
@@ -306,7 +306,7 @@ def artifact_hash(world: World) -> str:
 # the store
 
 
-def unshared(*nodes: Mapping[str, Any]) -> World:
+def make_unshared(*nodes: Mapping[str, Any]) -> World:
     world = World()
     world.nodes = [dict(entry) for entry in nodes]
     world.config = replace(
@@ -326,7 +326,7 @@ def test_precisions_are_tried_by_themselves_with_calibration_data_or_on_devices(
 def test_volume_of_one_node_is_refused_where_pods_may_land_on_two(
     taints: list[dict[str, str]],
 ) -> None:
-    reason, message = stalled(unshared(node("a"), node("b", taints=taints)))
+    reason, message = expect_stalled(make_unshared(node("a"), node("b", taints=taints)))
     assert reason == "StoreNotShared"
     assert "ReadWriteOnce" in message
     assert "store.accessMode=ReadWriteMany" in message
@@ -341,7 +341,7 @@ CONTROL_PLANE: Final = {"key": "node-role.kubernetes.io/control-plane", "effect"
     ids=["cordoned", "tainted"],
 )
 def test_a_volume_of_one_node_is_enough_where_pods_land_on_one(other: Mapping[str, Any]) -> None:
-    world = unshared(node("a"), other).settle()
+    world = make_unshared(node("a"), other).settle()
     claim = world.the("PersistentVolumeClaim")
     assert claim["spec"] == {
         "accessModes": ["ReadWriteOnce"],
@@ -364,17 +364,17 @@ def test_a_volume_of_one_node_is_enough_where_pods_land_on_one(other: Mapping[st
 )
 def test_tolerated_taint_keeps_no_pod_away(toleration: dict[str, str], counts: bool) -> None:
     taint = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
-    world = unshared(node("a"), node("b", taints=[taint]))
+    world = make_unshared(node("a"), node("b", taints=[taint]))
     world.classes = [accelerator_class("cpu", tolerations=[toleration])]
     world.settle()
     assert (world.condition("Ready")["reason"] == "StoreNotShared") is counts
 
 
 def test_a_claim_of_the_administrators_own_is_taken_as_it_is() -> None:
-    world = unshared(node("a"), node("b"))
+    world = make_unshared(node("a"), node("b"))
     spec = {"accessModes": ["ReadWriteMany"]}
     claim = world.kube.put(
-        made("PersistentVolumeClaim", "enginewright-store", NAMESPACE, spec=spec)
+        make_object("PersistentVolumeClaim", "enginewright-store", NAMESPACE, spec=spec)
     )
     world.settle().job()
     assert world.the("PersistentVolumeClaim") == claim

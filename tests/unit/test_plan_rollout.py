@@ -12,7 +12,7 @@ from enginewright_contract.verdict import Check, FallbackVerdict
 
 from tests.support.plan_objects import OTHER, SECOND, accelerator_class, verdict
 from tests.support.plan_world import World, serving
-from tests.support.simulation import terminated
+from tests.support.simulation import report_end
 
 
 def two_classes(*names: str, **spec: Any) -> World:
@@ -193,7 +193,7 @@ def test_a_lost_deployment_is_rebuilt_while_an_update_is_refused() -> None:
 def test_pods_on_their_way_out_explain_nothing() -> None:
     world = serving()
     deployment = world.the("Deployment")
-    killed = {"containerStatuses": [terminated("server", code=143)]}
+    killed = {"containerStatuses": [report_end("server", code=143)]}
     leaving = world.serving_pod("resnet-cpu", index=50, status=killed)
     leaving["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:30Z"
     world.serving_pod("resnet-cpu", index=51, status={**killed, "phase": "Failed"})

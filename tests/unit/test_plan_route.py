@@ -15,12 +15,12 @@ ROUTE: Final[Json] = {"parentRefs": [GATEWAY], "hostnames": ["models.example.com
 CANARY_SPEC: Final[Json] = {"replicas": 1, "hold": "1m"}
 
 
-def routed(strategy: str = "Surge", replicas: int = 4, **canary: Any) -> World:
+def serve_routed(strategy: str = "Surge", replicas: int = 4, **canary: Any) -> World:
     rollout = {"strategy": strategy, "canary": {**CANARY_SPEC, **canary}}
     return serving(rollout=rollout, replicas=replicas, serving={"route": ROUTE})
 
 
-def updated(world: World) -> World:
+def update(world: World) -> World:
     return world.edit(source=OTHER).job_succeeds(SECOND)
 
 
@@ -36,7 +36,7 @@ def weights(world: World) -> tuple[int, int]:
     return stable["weight"], canary["weight"]
 
 
-def selected(world: World, service: str) -> set[str]:
+def find_selected(world: World, service: str) -> set[str]:
     """Return the tracks of the pods that a Service selects."""
     selector = world.get("Service", service)["spec"]["selector"]
     labels = [pod["metadata"]["labels"] for pod in world.all("Pod")]
@@ -67,7 +67,7 @@ def test_a_model_that_asks_for_none_has_no_route() -> None:
 
 
 def test_the_route_takes_inference_requests_of_its_gateways_and_hostnames() -> None:
-    world = routed()
+    world = serve_routed()
     route = world.the("HTTPRoute")
     (parent,) = route["spec"]["parentRefs"]
     assert parent == {"group": "gateway.networking.k8s.io", "kind": "Gateway", **GATEWAY}
@@ -80,7 +80,7 @@ def test_the_route_takes_inference_requests_of_its_gateways_and_hostnames() -> N
 
 
 def test_the_canarys_service_has_a_name_of_no_models_service() -> None:
-    name = canary_service(routed())
+    name = canary_service(serve_routed())
     assert name != "resnet-canary"
     assert len(name) <= 63
 
@@ -101,7 +101,7 @@ def test_a_route_is_added_and_removed_without_a_new_revision() -> None:
 
 
 def test_service_and_route_change_to_tls_with_the_pods_that_speak_it() -> None:
-    world = routed()
+    world = serve_routed()
 
     def ports() -> list[int]:
         (rule,) = world.the("HTTPRoute")["spec"]["rules"]
@@ -122,22 +122,22 @@ def test_service_and_route_change_to_tls_with_the_pods_that_speak_it() -> None:
 
 
 def test_the_canary_gets_exact_shares_and_is_never_behind_the_models_service() -> None:
-    world = updated(routed(steps=["5%", "12.5%"]))
+    world = update(serve_routed(steps=["5%", "12.5%"]))
     assert phase(world) == "Verifying"
     assert weights(world) == (WEIGHTS, 0)
     world.canary_available()
     seen = []
     while phase(world) == "Analyzing":
         seen.append(weights(world))
-        assert selected(world, "resnet") == {"stable"}
-        assert selected(world, canary_service(world)) == {CANARY}
+        assert find_selected(world, "resnet") == {"stable"}
+        assert find_selected(world, canary_service(world)) == {CANARY}
         world.later(seconds=61)
         if phase(world) == "Analyzing":
             world.canary_available()
     assert seen == [(9500, 500), (9500, 500), (8750, 1250)]
     assert phase(world) == "Promoting"
     assert weights(world) == (WEIGHTS, 0)
-    assert selected(world, "resnet") == {"stable", CANARY}, "it serves until it is replaced"
+    assert find_selected(world, "resnet") == {"stable", CANARY}, "it serves until it is replaced"
     world.all_available()
     assert world.conditions()["Ready"] == ("True", "Serving")
     assert weights(world) == (WEIGHTS, 0)
@@ -148,21 +148,21 @@ def test_the_canary_gets_exact_shares_and_is_never_behind_the_models_service() -
 def test_share_without_steps_is_that_of_the_pods_and_never_none(
     steps: list[str], canary: int
 ) -> None:
-    world = updated(routed(replicas=4, steps=steps)).canary_available()
+    world = update(serve_routed(replicas=4, steps=steps)).canary_available()
     assert weights(world) == (WEIGHTS - canary, canary)
 
 
 def test_in_place_some_pod_is_behind_the_service_at_every_moment() -> None:
-    world = updated(routed("InPlace", replicas=2, steps=["50%"])).canary_available()
-    assert selected(world, "resnet") == {"stable"}
+    world = update(serve_routed("InPlace", replicas=2, steps=["50%"])).canary_available()
+    assert find_selected(world, "resnet") == {"stable"}
     for _ in range(2):
         world.later(seconds=61).canary_available()
     assert phase(world) == "Promoting"
-    assert selected(world, "resnet") == {"stable", CANARY}
+    assert find_selected(world, "resnet") == {"stable", CANARY}
 
 
 def test_a_canary_without_a_ready_pod_gets_no_requests() -> None:
-    world = updated(routed(steps=["50%"])).canary_available()
+    world = update(serve_routed(steps=["50%"])).canary_available()
     assert weights(world) == (8000, 2000)
     for pod in world.canary_pods():
         world.remove("Pod", pod["metadata"]["name"])
@@ -173,9 +173,9 @@ def test_a_canary_without_a_ready_pod_gets_no_requests() -> None:
 
 @pytest.mark.parametrize("on_failure", ["Rollback", "Pause"])
 def test_a_rejected_canary_gets_no_requests_from_the_same_pass_on(on_failure: str) -> None:
-    world = routed(steps=["50%"])
+    world = serve_routed(steps=["50%"])
     world.edit(rollout={**world.spec["rollout"], "onFailure": on_failure})
-    updated(world).canary_available()
+    update(world).canary_available()
     assert weights(world)[1] > 0
     name = world.canaries()[0]["metadata"]["name"]
     world.crash(name, Reason.BACKEND_CRASHED, index=0)
@@ -186,29 +186,29 @@ def test_a_rejected_canary_gets_no_requests_from_the_same_pass_on(on_failure: st
     assert order[-1] == "HTTPRoute", "what cannot be applied stops nothing else"
     world.settle()
     assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
-    assert selected(world, "resnet") == {"stable"}
+    assert find_selected(world, "resnet") == {"stable"}
 
 
 def test_another_edit_takes_the_canarys_requests_at_once() -> None:
-    world = updated(routed(steps=["50%"])).canary_available()
+    world = update(serve_routed(steps=["50%"])).canary_available()
     world.edit(source={"uri": "https://models.example/resnet.onnx"})
     assert weights(world) == (WEIGHTS, 0)
     assert world.conditions()["Ready"] == ("True", "Serving")
 
 
 def test_a_route_added_in_the_middle_takes_the_canary_from_behind_the_service() -> None:
-    world = routed(steps=["5%"]).edit(serving=None)
-    updated(world).canary_available()
-    assert selected(world, "resnet") == {"stable", CANARY}
+    world = serve_routed(steps=["5%"]).edit(serving=None)
+    update(world).canary_available()
+    assert find_selected(world, "resnet") == {"stable", CANARY}
     world.edit(serving={"route": ROUTE})
-    assert selected(world, "resnet") == {"stable"}
+    assert find_selected(world, "resnet") == {"stable"}
     assert weights(world) == (9500, 500)
     world.edit(serving=None)
-    assert selected(world, "resnet") == {"stable", CANARY}
+    assert find_selected(world, "resnet") == {"stable", CANARY}
 
 
 def test_a_gateway_accepts_the_route() -> None:
-    world = routed()
+    world = serve_routed()
     assert world.conditions()["RouteAccepted"] == ("Unknown", "NotYetVerified")
     gateway_says(world, ("Accepted", "True", "Accepted"), ("ResolvedRefs", "True", "ResolvedRefs"))
     assert world.conditions()["RouteAccepted"] == ("True", "RouteAccepted")
@@ -222,7 +222,7 @@ def test_a_gateway_accepts_the_route() -> None:
     [("Accepted", "NotAllowedByListeners"), ("ResolvedRefs", "RefNotPermitted")],
 )
 def test_a_gateway_that_refuses_is_reported_and_the_pods_stay_ready(kind: str, reason: str) -> None:
-    world = gateway_says(routed(), ("Programmed", "False", "Other"), (kind, "False", reason))
+    world = gateway_says(serve_routed(), ("Programmed", "False", "Other"), (kind, "False", reason))
     assert world.conditions()["RouteAccepted"] == ("False", "RouteRejected")
     message = world.condition("RouteAccepted")["message"]
     assert "infra/public (https)" in message
@@ -253,16 +253,16 @@ def test_a_cluster_without_the_gateway_api_is_an_obstacle_and_serving_is_not_tou
 
 
 def test_kinds_that_vanish_during_a_rollout_leave_the_canary_without_requests() -> None:
-    world = updated(routed(steps=["5%"])).canary_available()
+    world = update(serve_routed(steps=["5%"])).canary_available()
     world.kube.remove("HTTPRoute", NAMESPACE, "resnet")
     world.has_routes = False
     world.settle()
-    assert selected(world, "resnet") == {"stable"}
+    assert find_selected(world, "resnet") == {"stable"}
     assert world.conditions()["Available"][0] == "True"
 
 
 def test_canary_service_has_labels_of_its_own() -> None:
-    world = routed()
+    world = serve_routed()
     labels = world.get("Service", canary_service(world))["metadata"]["labels"]
     assert labels[COMPONENT] != SERVE
     assert labels[MODEL] == "resnet"

@@ -7,21 +7,21 @@ from enginewright_contract.reasons import Reason
 from tests.support.fake_kube import timestamp
 from tests.support.plan_objects import OTHER, SECOND, Json
 from tests.support.plan_world import World
-from tests.support.simulation import NO_DEVICE, crashed, runs, unschedulable
+from tests.support.simulation import NO_DEVICE, report_crash, runs, unschedulable
 from tests.unit.test_plan_canary import (
     CANARY_SPEC,
     analysing,
-    carried,
+    find_revisions,
     phase,
-    rejected,
+    reject_canary,
     revision,
-    served,
-    updated,
+    serve,
+    update,
 )
-from tests.unit.test_plan_regression import fails, promoted
+from tests.unit.test_plan_regression import fails, promote
 
 
-def stopped(world: World) -> World:
+def stop(world: World) -> World:
     return world.edit(replicas=0).all_available()
 
 
@@ -31,11 +31,11 @@ def waits(world: World) -> bool:
 
 @pytest.mark.parametrize("when", ["verifying", "analysing"])
 def test_a_canary_ends_and_its_rollout_waits(when: str) -> None:
-    world = analysing() if when == "analysing" else updated(served())
+    world = analysing() if when == "analysing" else update(serve())
     old, new, before = world.status["active"]["revision"], world.status["revision"], phase(world)
-    stopped(world)
+    stop(world)
     assert not world.canaries()
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
     assert waits(world)
     assert world.conditions()["Ready"] == ("True", "ScaledToZero")
     assert f"revision {new} waits" in world.message()
@@ -46,15 +46,15 @@ def test_a_canary_ends_and_its_rollout_waits(when: str) -> None:
 
 
 def test_pods_of_the_stable_revision_come_first_and_then_the_canary() -> None:
-    world = stopped(served())
+    world = stop(serve())
     old = world.status["active"]["revision"]
-    updated(world)
+    update(world)
     assert (phase(world), waits(world)) == ("Held", True)
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
     world.subject["spec"]["replicas"] = 2
     world.pass_once()
     assert list(world.replicas().values()) == [2]
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
     assert not world.canaries()
     world.settle()
     assert not world.canaries(), "there is nothing to compare it with yet"
@@ -69,7 +69,7 @@ def test_pods_of_the_stable_revision_come_first_and_then_the_canary() -> None:
 
 
 def test_an_analysis_goes_on_with_its_step() -> None:
-    world = stopped(analysing()).edit(replicas=2)
+    world = stop(analysing()).edit(replicas=2)
     assert phase(world) == "Analyzing"
     assert not world.canaries()
     world.all_available().canary_available()
@@ -78,7 +78,7 @@ def test_an_analysis_goes_on_with_its_step() -> None:
 
 
 def test_in_place_it_waits_too() -> None:
-    world = updated(stopped(served("InPlace")))
+    world = update(stop(serve("InPlace")))
     assert (phase(world), waits(world)) == ("Held", True)
     world.edit(replicas=2).all_available()
     assert sorted(world.replicas().values()) == [1, 1]
@@ -87,54 +87,54 @@ def test_in_place_it_waits_too() -> None:
 def test_promotion_goes_on_without_a_canary() -> None:
     world = analysing().later(seconds=61)
     new = world.status["revision"]
-    stopped(world)
+    stop(world)
     assert phase(world) == "Promoting"
-    assert carried(world) == {new}
+    assert find_revisions(world) == {new}
     assert not world.canaries()
 
 
 def test_a_canary_that_was_kept_to_be_looked_at_ends() -> None:
-    world = served()
+    world = serve()
     world.edit(rollout={**world.spec["rollout"], "onFailure": "Pause"})
-    updated(world).canary_unschedulable()
+    update(world).canary_unschedulable()
     name = world.canaries()[0]["metadata"]["name"]
     world.crash(name, Reason.BACKEND_CRASHED, index=0)
     world.settle()
     assert world.conditions()["RolledBack"][0] == "True"
     assert world.canaries()
-    assert not stopped(world).canaries()
+    assert not stop(world).canaries()
 
 
 @pytest.mark.parametrize("restored", [False, True])
 def test_trial_of_the_revision_before_ends_and_a_restoration_goes_on(restored: bool) -> None:
-    world, old, new = promoted()
+    world, old, new = promote()
     fails(world)
     assert [revision(canary) for canary in world.canaries()] == [old]
     if restored:
         world.canary_available()
-    stopped(world)
-    assert carried(world) == {old if restored else new}
+    stop(world)
+    assert find_revisions(world) == {old if restored else new}
     assert not world.canaries()
 
 
 @pytest.mark.parametrize("why", ["promoted by a user", "without a canary", "Recreate"])
 def test_update_without_a_canary_replaces_it_at_once(why: str) -> None:
-    world = stopped(served())
+    world = stop(serve())
     rollout = world.spec["rollout"]
     if why == "without a canary":
         world.edit(rollout={**rollout, "canary": {"replicas": 0}})
     elif why == "Recreate":
         world.edit(rollout={**rollout, "strategy": "Recreate"})
-    updated(world)
+    update(world)
     new = world.status["revision"]
     if why == "promoted by a user":
         world.annotate(PROMOTE, new)
-    assert carried(world) == {new}
+    assert find_revisions(world) == {new}
     assert not world.canaries()
 
 
 def test_a_rejection_stays() -> None:
-    world = stopped(rejected())
+    world = stop(reject_canary())
     assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
     assert world.edit(replicas=2).conditions()["RolledBack"] == ("True", "BackendCrashed")
 
@@ -167,9 +167,9 @@ def test_new_class_waits_for_no_pods_of_a_class_at_zero(added: Json) -> None:
 @pytest.mark.parametrize("when", ["held", "verifying", "analysing"])
 def test_nothing_is_promoted_before_stable_pods_are_ready(when: str, why: str) -> None:
     if when == "held":
-        world = updated(stopped(served()))
+        world = update(stop(serve()))
     else:
-        world = stopped(analysing() if when == "analysing" else updated(served()))
+        world = stop(analysing() if when == "analysing" else update(serve()))
     old = world.status["active"]["revision"]
     world.later(minutes=10).edit(replicas=2)
     assert world.last
@@ -184,7 +184,7 @@ def test_nothing_is_promoted_before_stable_pods_are_ready(when: str, why: str) -
     world.settle()
     for _ in range(3):
         world.later(seconds=61).canary_available()
-        assert carried(world) == {old}
+        assert find_revisions(world) == {old}
         assert not world.canaries()
         assert world.conditions()["Ready"] == ("False", "Progressing")
     world.all_available()
@@ -192,21 +192,21 @@ def test_nothing_is_promoted_before_stable_pods_are_ready(when: str, why: str) -
 
 
 def test_scaled_up_again_a_fix_replaces_pods_that_fail() -> None:
-    world = updated(stopped(served())).edit(replicas=2)
+    world = update(stop(serve())).edit(replicas=2)
     (stable,) = world.serving_deployments()
-    status = crashed("server", Reason.BACKEND_CRASHED, timestamp(world.now))
+    status = report_crash("server", Reason.BACKEND_CRASHED, timestamp(world.now))
     status["conditions"] = runs(timestamp(world.now), ready=False)["conditions"]
     world.serving_pod(stable["metadata"]["name"], status=status)
     assert not world.later(seconds=30).canaries(), "a moment is no outage"
     world.later(seconds=40).canary_available().later(seconds=61)
-    assert carried(world) == {world.status["revision"]}
+    assert find_revisions(world) == {world.status["revision"]}
 
 
 @pytest.mark.parametrize("when", ["verifying", "analysing"])
 def test_paused_too_it_waits_for_nothing_but_the_user(when: str) -> None:
-    world = analysing() if when == "analysing" else updated(served())
+    world = analysing() if when == "analysing" else update(serve())
     before = phase(world)
-    stopped(world).edit(rollout={**world.spec["rollout"], "paused": True})
+    stop(world).edit(rollout={**world.spec["rollout"], "paused": True})
     assert (phase(world), waits(world)) == (before, True)
     assert world.conditions()["Ready"] == ("True", "ScaledToZero")
     world.edit(replicas=2).all_available()

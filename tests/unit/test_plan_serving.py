@@ -16,7 +16,7 @@ from tests.support.plan_objects import (
     accelerator_class,
     gpu_node,
     image_facts,
-    published,
+    publish_model,
     verdict,
 )
 from tests.support.plan_world import World, serving
@@ -187,7 +187,7 @@ def test_the_scale_status_counts_pods_that_are_there() -> None:
 THIRD = {"uri": "https://models.example/third.onnx"}
 
 
-def carried(world: World) -> set[str]:
+def find_revisions(world: World) -> set[str]:
     return {
         serving_deployment["metadata"]["labels"][REVISION]
         for serving_deployment in world.serving_deployments()
@@ -209,21 +209,21 @@ def test_serving_revision_is_remembered_at_zero() -> None:
     world, old, new = failing_at_zero()
     assert world.conditions()["Ready"] == ("True", "ScaledToZero")
     assert world.status["serving"]["revision"] == old
-    assert carried(world.edit(replicas=2)) == {new}, "what is asked for is tried"
+    assert find_revisions(world.edit(replicas=2)) == {new}, "what is asked for is tried"
     world.rolling(available=0).new_pod_fails(Reason.BACKEND_CRASHED)
     assert world.conditions()["Ready"] == ("False", "BackendCrashed")
     assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
     world.edit(source=THIRD)
-    assert carried(world) == {old}
-    assert carried(world.job_fails(Reason.INVALID_MODEL)) == {old}
+    assert find_revisions(world) == {old}
+    assert find_revisions(world.job_fails(Reason.INVALID_MODEL)) == {old}
     assert world.all_available().conditions()["Available"] == ("True", "Serving")
 
 
 def test_an_update_that_serves_after_zero_is_the_last_good_revision() -> None:
     world, _, new = failing_at_zero()
     assert world.edit(replicas=2).all_available().status["serving"]["revision"] == new
-    assert carried(world.edit(source=THIRD).job_fails(Reason.INVALID_MODEL)) == {new}
+    assert find_revisions(world.edit(source=THIRD).job_fails(Reason.INVALID_MODEL)) == {new}
 
 
 @pytest.mark.parametrize("paused", [True, False])
@@ -231,11 +231,11 @@ def test_revision_before_zero_comes_back(paused: bool) -> None:
     world, old, new = failing_at_zero()
     world.edit(source=THIRD)
     if paused:
-        world.job_succeeds(published("c" * 64)).edit(rollout={"paused": True})
+        world.job_succeeds(publish_model("c" * 64)).edit(rollout={"paused": True})
     else:
         world.job_fails(Reason.INVALID_MODEL)
-    assert old not in carried(world), "nothing is gone back to without pods"
-    assert carried(world.edit(replicas=2)) == {old}
+    assert old not in find_revisions(world), "nothing is gone back to without pods"
+    assert find_revisions(world.edit(replicas=2)) == {old}
     assert world.all_available().status["serving"]["revision"] == old != new
 
 
@@ -254,9 +254,9 @@ def test_a_model_that_begins_at_zero_serves_once_it_has_pods() -> None:
     first = world.status["revision"]
     world.edit(source=OTHER).job_succeeds(SECOND).all_available()
     assert "serving" not in world.status
-    assert carried(world) == {world.status["revision"]} != {first}
+    assert find_revisions(world) == {world.status["revision"]} != {first}
     world.edit(source=THIRD, replicas=2).job_fails(Reason.INVALID_MODEL).all_available()
-    assert carried(world) == {world.status["serving"]["revision"]} != {first}
+    assert find_revisions(world) == {world.status["serving"]["revision"]} != {first}
 
 
 def test_status_of_an_earlier_version_without_pods() -> None:
@@ -317,7 +317,7 @@ def test_repeated_failures_reject_the_backend(failures: list[tuple[int, str, int
     assert (rejected["backend"], rejected["reason"]) == ("tensorrt-rtx", "DriverMissing")
 
 
-def refused(reason: Reason, *, ready: int = 0, nodes: int = 2) -> World:
+def refuse_pod(reason: Reason, *, ready: int = 0, nodes: int = 2) -> World:
     """Return a first rollout of openvino, of which `ready` pods serve and a sidecar refuses another."""
     world = World(
         accelerator_class("cpus", "openvino", "cpu"),
@@ -341,7 +341,7 @@ def refused(reason: Reason, *, ready: int = 0, nodes: int = 2) -> World:
     ("reason", "nodes"), [(Reason.PARITY_FAILED, 2), (Reason.DRIVER_TOO_OLD, 1)]
 )
 def test_one_refusal_that_would_repeat_rejects_a_backend(reason: Reason, nodes: int) -> None:
-    world = refused(reason, nodes=nodes)
+    world = refuse_pod(reason, nodes=nodes)
     (rejected,) = world.status["rejectedBackends"]
     assert (rejected["backend"], rejected["reason"]) == ("openvino", reason)
     world.job_succeeds(SECOND).all_available()
@@ -357,7 +357,7 @@ def test_one_refusal_that_would_repeat_rejects_a_backend(reason: Reason, nodes: 
     ],
 )
 def test_local_refusal_rejects_no_backend(reason: Reason, ready: int, nodes: int) -> None:
-    world = refused(reason, ready=ready, nodes=nodes)
+    world = refuse_pod(reason, ready=ready, nodes=nodes)
     assert "rejectedBackends" not in world.status
     assert world.conditions()["Ready"] == ("False", reason)
 

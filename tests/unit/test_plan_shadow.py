@@ -35,7 +35,7 @@ def forget_file(world: World) -> None:
                     volume["downwardAPI"]["items"] = [
                         item for item in items if item["path"] != SHADOW_FILE
                     ]
-        world.kube.changed(stored)
+        world.kube.count_change(stored)
     world.settle().all_available()
 
 

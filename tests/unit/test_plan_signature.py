@@ -3,12 +3,17 @@
 import pytest
 from enginewright.api.inference_model_status import ModelSignature
 from enginewright.manifests.snapshot import Revision
-from enginewright.plan.prepare.signature import UNLISTED, SignatureChange, compare, listed
+from enginewright.plan.prepare.signature import (
+    UNLISTED,
+    SignatureChange,
+    compare,
+    describe_signature,
+)
 from enginewright_contract.signature import PublishedSignature, TensorText
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.plan_objects import published
+from tests.support.plan_objects import publish_model
 from tests.support.plan_world import World
 
 
@@ -18,7 +23,7 @@ def contract(inputs: str = "", outputs: str = "y:FP32[-1,10]") -> PublishedSigna
 
 
 def of(inputs: str = "", outputs: str = "y:FP32[-1,10]") -> ModelSignature:
-    return listed(contract(inputs, outputs))
+    return describe_signature(contract(inputs, outputs))
 
 
 X = "x:FP32[-1,3]"
@@ -115,7 +120,7 @@ def _distinct(least: int) -> st.SearchStrategy[list[TensorText]]:
     return st.lists(TENSORS, min_size=least, unique_by=lambda tensor: tensor.name)
 
 
-SIGNATURES = st.builds(PublishedSignature.of, _distinct(0), _distinct(1)).map(listed)
+SIGNATURES = st.builds(PublishedSignature.of, _distinct(0), _distinct(1)).map(describe_signature)
 
 
 @given(SIGNATURES, SIGNATURES)
@@ -132,7 +137,7 @@ def test_every_difference_is_one_of_both(old: ModelSignature, new: ModelSignatur
 
 @given(SIGNATURES)
 def test_another_output_never_breaks(old: ModelSignature) -> None:
-    extra = listed(contract("", "new:BOOL[]")).outputs
+    extra = describe_signature(contract("", "new:BOOL[]")).outputs
     new = old.model_copy(update={"digest": "f" * 64, "outputs": (*old.outputs, *extra)})
     assert compare(old, new) == SignatureChange(compatible=("output new is new: BOOL[]",))
 
@@ -158,20 +163,20 @@ def test_large_signature_has_only_its_digest(text: str) -> None:
     reported = PublishedSignature(
         digest="a" * 64, inputs=tuple(text.split()), outputs=("y:FP32[1]",)
     )
-    assert listed(reported) == ModelSignature(digest="a" * 64)
+    assert describe_signature(reported) == ModelSignature(digest="a" * 64)
 
 
 def test_the_signature_is_kept_with_the_revision_and_changes_none() -> None:
     signature = contract("x:FP32[1..32,3]")
-    reported = published().model_copy(update={"signature": signature})
+    reported = publish_model().model_copy(update={"signature": signature})
     with_it = World().settle().job_succeeds(reported)
     without = World().settle().job_succeeds()
     assert with_it.status["revision"] == without.status["revision"]
-    assert with_it.status["prepared"]["signature"] == listed(signature).manifest()
+    assert with_it.status["prepared"]["signature"] == describe_signature(signature).manifest()
     assert "signature" not in without.status["prepared"]
     kept = with_it.the("ControllerRevision")
     read = Revision.read(kept)
-    assert (read.signature, read.data()) == (listed(signature), kept["data"])
+    assert (read.signature, read.data()) == (describe_signature(signature), kept["data"])
     earlier = without.the("ControllerRevision")
     assert "signature" not in earlier["data"]
     assert Revision.read(earlier).signature is None

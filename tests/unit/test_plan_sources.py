@@ -9,12 +9,12 @@ from enginewright.manifests.labels import COMPONENT
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import PrepareTask
 
-from tests.support.plan_objects import CPU_IMAGE, DIGEST, OTHER, image_facts, published
+from tests.support.plan_objects import CPU_IMAGE, DIGEST, OTHER, image_facts, publish_model
 from tests.support.plan_world import World
 
 REFRESH: Final = "enginewright.dev/refresh"
 FIRST: Final = {"uri": "https://models.example/resnet.onnx"}
-LATER: Final = published("b" * 64, "e" * 64)  # other bytes at the same address
+LATER: Final = publish_model("b" * 64, "e" * 64)  # other bytes at the same address
 
 
 def serving(**spec: Any) -> World:
@@ -70,7 +70,7 @@ def test_a_new_runtime_image_prepares_the_same_bytes() -> None:
     assert task(world).pinned == {"model": DIGEST}
 
 
-def moved_to(image: str, pipelines: tuple[str | None, str | None], **spec: Any) -> World:
+def move_to(image: str, pipelines: tuple[str | None, str | None], **spec: Any) -> World:
     """Return a world whose model serves from one image when the chart names another."""
     before, after = (
         image_facts("cpu").model_copy(update={"pipeline": pipeline}) for pipeline in pipelines
@@ -86,7 +86,7 @@ def moved_to(image: str, pipelines: tuple[str | None, str | None], **spec: Any) 
 
 # event: Sources | another runtime image in the chart
 def test_under_recreate_an_image_shows_that_it_can_be_pulled_before_pods_go() -> None:
-    world = moved_to("mirror.example/cpu:2", ("5" * 64, "5" * 64), rollout={"strategy": "Recreate"})
+    world = move_to("mirror.example/cpu:2", ("5" * 64, "5" * 64), rollout={"strategy": "Recreate"})
     assert [entry["metadata"]["labels"][COMPONENT] for entry in world.all("Job")] == ["prepare"]
     (deployment,) = world.serving_deployments()
     images = {item["image"] for item in deployment["spec"]["template"]["spec"]["containers"]}
@@ -109,7 +109,7 @@ def test_repushed_tag_is_another_image_to_jobs() -> None:
 # event: Sources | another runtime image in the chart
 def test_an_image_that_makes_the_same_artefacts_prepares_nothing() -> None:
     """A new sidecar, another registry: the pods roll out on the new image, with the same artefact."""
-    world = moved_to("mirror.example/cpu:2", ("5" * 64, "5" * 64))
+    world = move_to("mirror.example/cpu:2", ("5" * 64, "5" * 64))
     assert not world.all("Job")
     (container,) = {
         item["image"]
@@ -122,7 +122,7 @@ def test_an_image_that_makes_the_same_artefacts_prepares_nothing() -> None:
 
 @pytest.mark.parametrize("pipelines", [("5" * 64, "6" * 64), (None, "6" * 64), (None, None)])
 def test_image_of_another_pipeline_prepares_again(pipelines: tuple[str | None, str | None]) -> None:
-    world = moved_to("mirror.example/cpu:2", pipelines)
+    world = move_to("mirror.example/cpu:2", pipelines)
     assert [entry["metadata"]["labels"][COMPONENT] for entry in world.all("Job")] == ["prepare"]
 
 
@@ -177,7 +177,7 @@ def test_a_refresh_that_finds_the_same_restarts_nothing() -> None:
 def test_refresh_compares_with_the_digests_of_current_addresses() -> None:
     samples = {"samples": {"uri": "https://models.example/samples.npz"}}
     world = World(parity=samples).settle()
-    made = published().model_copy(update={"data": {"samples": "5" * 64}})
+    made = publish_model().model_copy(update={"data": {"samples": "5" * 64}})
     world.job_succeeds(made).all_available().annotate(REFRESH, "1")
     assert task(world).fetched == {"model": DIGEST, "samples": "5" * 64}
     world.edit(source=OTHER)
@@ -187,7 +187,7 @@ def test_refresh_compares_with_the_digests_of_current_addresses() -> None:
 # event: Sources | another runtime image in the chart
 def test_a_refresh_for_an_image_that_makes_others_runs_every_stage() -> None:
     """The store still has what the earlier image made of the same bytes, under the same key."""
-    world = moved_to("mirror.example/cpu:2", ("5" * 64, "6" * 64)).annotate(REFRESH, "1")
+    world = move_to("mirror.example/cpu:2", ("5" * 64, "6" * 64)).annotate(REFRESH, "1")
     assert (task(world).pinned, task(world).fetched) == ({}, {})
     world.job_succeeds().all_available()
     world.annotate(REFRESH, "2")
@@ -308,7 +308,7 @@ def test_a_value_that_comes_back_is_another_refresh() -> None:
     world.annotate(REFRESH, "2").job_fails(Reason.INVALID_MODEL)
     world.annotate(REFRESH, "1")
     assert task(world).pinned == {}
-    world.job_succeeds(published("c" * 64, "f" * 64)).all_available()
+    world.job_succeeds(publish_model("c" * 64, "f" * 64)).all_available()
     assert key(world) == "c" * 64
 
 
@@ -343,9 +343,9 @@ def test_model_of_an_earlier_version_is_pinned_during_a_refresh() -> None:
 
 def test_samples_that_are_named_again_stay_the_same() -> None:
     first, second = ({"samples": {"uri": f"https://models.example/{n}.npz"}} for n in "12")
-    made = published().model_copy(update={"data": {"samples": "5" * 64}})
+    made = publish_model().model_copy(update={"data": {"samples": "5" * 64}})
     world = World(parity=first).settle().job_succeeds(made).all_available()
-    other = published("b" * 64).model_copy(update={"data": {"samples": "6" * 64}})
+    other = publish_model("b" * 64).model_copy(update={"data": {"samples": "6" * 64}})
     world.edit(parity=second).job_succeeds(other).all_available()
     world.jobs_are_cleaned_away()
     world.edit(parity=first)

@@ -9,16 +9,16 @@ from enginewright.plan.rollout.rollout import KEPT_REVISIONS
 from enginewright_contract.keys import sha256_text
 from enginewright_contract.reasons import Reason
 
-from tests.support.plan_objects import published
+from tests.support.plan_objects import publish_model
 from tests.support.plan_world import World
 from tests.unit.test_plan_canary import (
     FIRST,
     analysing,
-    carried,
+    find_revisions,
     phase,
-    rejected,
-    served,
-    updated,
+    reject_canary,
+    serve,
+    update,
 )
 
 
@@ -40,7 +40,7 @@ def without_outcome(world: World, revision: str) -> World:
 
 
 def test_what_serves_goes_on() -> None:
-    world = served()
+    world = serve()
     before = (world.the("Deployment"), world.status["active"])
     loses_its_status(world)
     assert (world.the("Deployment"), world.status["active"]) == before
@@ -49,11 +49,11 @@ def test_what_serves_goes_on() -> None:
 
 
 def test_a_canary_is_verified_again_and_replaces_nothing_before() -> None:
-    world = updated(served())
+    world = update(serve())
     old = world.status["active"]["revision"]
     loses_its_status(world)
     assert phase(world) == "Verifying"
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
     assert world.status["active"]["revision"] == old
     assert len(world.canaries()) == 1
 
@@ -63,10 +63,10 @@ def test_a_promotion_goes_on_and_may_fail() -> None:
     old, new = world.status["active"]["revision"], world.status["revision"]
     world.later(seconds=61)
     loses_its_status(world)
-    assert (phase(world), carried(world)) == ("Promoting", {new})
+    assert (phase(world), find_revisions(world)) == ("Promoting", {new})
     assert world.status["active"]["revision"] == old
     world.annotate(ROLLBACK, new)
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,10 @@ def test_a_promotion_goes_on_and_may_fail() -> None:
     ids=["nothing", "Deployments", "outcome"],
 )
 def test_rejected_revision_is_not_tried_again(also_lost: Callable[[World], World]) -> None:
-    world = rejected()
+    world = reject_canary()
     old = world.status["active"]["revision"]
     loses_its_status(also_lost(world))
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
     assert not world.canaries()
     world.all_available()
     assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
@@ -97,46 +97,48 @@ def test_of_several_that_were_promoted_it_is_the_one_that_deployments_have() -> 
     world.edit(source={"uri": "https://models.example/third.onnx"})
     loses_its_status(world)
     assert world.status["active"]["revision"] == first
-    assert carried(world) == {first}
+    assert find_revisions(world) == {first}
 
 
 def test_a_status_with_an_unknown_revision_is_not_believed() -> None:
-    world = updated(served())
+    world = update(serve())
     old = world.status["active"]["revision"]
     world.status["serving"] |= {"revision": "0000000000"}
     world.operator_restarts()
     assert phase(world) == "Verifying"
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
     assert world.status["active"]["revision"] == old
 
 
 def test_serving_revision_is_kept_among_many_failed_ones() -> None:
-    world = served()
+    world = serve()
     old = world.status["active"]["revision"]
     for number in range(KEPT_REVISIONS - 1):
         world.edit(source={"uri": f"https://models.example/failing-{number}.onnx"})
-        world.job_succeeds(published(sha256_text(f"model {number}"), sha256_text(f"key {number}")))
+        world.job_succeeds(
+            publish_model(sha256_text(f"model {number}"), sha256_text(f"key {number}"))
+        )
         world.canary_available()
         world.crash(world.canaries()[0]["metadata"]["name"], Reason.BACKEND_CRASHED, index=0)
         world.settle()
-    updated(world).canary_available().later(seconds=61)
+    update(world).canary_available().later(seconds=61)
     loses_its_status(world)
     assert phase(world) == "Promoting"
     assert world.find("ControllerRevision", f"resnet-{old}")
     world.new_pod_fails(Reason.BACKEND_CRASHED)
     assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
 
 
 @pytest.mark.parametrize("at", ["2026-01-01T00:00:00", "yesterday", "NaN"])
 def test_an_outcome_without_a_moment_is_none(at: str) -> None:
-    world = updated(served()).canary_available().later(seconds=61).all_available()
+    world = update(serve()).canary_available().later(seconds=61).all_available()
     new = world.status["active"]["revision"]
     for stored in world.all("ControllerRevision"):
         kept = stored["metadata"]["annotations"]
         kept[OUTCOME] = json.dumps({**json.loads(kept[OUTCOME]), "at": at})
     loses_its_status(world)
-    assert carried(world) == {new}
+    assert find_revisions(world) == {new}
     assert world.conditions()["Ready"] == ("True", "Serving")
 
 
@@ -153,25 +155,25 @@ def at_zero() -> World:
 
 @pytest.mark.parametrize(
     "promoting",
-    [lambda: updated(served("Recreate")), lambda: updated(served("InPlace", 1)), at_zero],
+    [lambda: update(serve("Recreate")), lambda: update(serve("InPlace", 1)), at_zero],
     ids=["Recreate", "InPlace with one pod", "0 replicas"],
 )
 def test_serving_revision_is_known_without_deployments(promoting: Callable[[], World]) -> None:
     world = without_pods(promoting())
     old, new = world.status["active"]["revision"], world.status["revision"]
-    assert carried(world) == {new}
-    world.observed(availableReplicas=0)
+    assert find_revisions(world) == {new}
+    world.observe(availableReplicas=0)
     loses_its_status(world)
-    assert (phase(world), carried(world)) == ("Promoting", {new})
+    assert (phase(world), find_revisions(world)) == ("Promoting", {new})
     assert world.status["active"]["revision"] == old
     world.edit(replicas=2).rolling(available=0).new_pod_fails(Reason.BACKEND_CRASHED)
     assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
-    assert carried(world) == {old}
+    assert find_revisions(world) == {old}
 
 
 def returning(strategy: str = "Surge") -> World:
     """Return a model whose spec asks for a revision again that was promoted before, too long ago to skip the analysis."""
-    world = updated(served(strategy))
+    world = update(serve(strategy))
     if strategy == "Surge":
         world.canary_available().later(seconds=61)
     return world.all_available().later(hours=30).edit(source=FIRST)
@@ -182,7 +184,7 @@ def test_a_return_without_ready_pods_is_verified_again() -> None:
     active, requested = world.status["active"]["revision"], world.status["revision"]
     assert (active != requested, phase(world)) == (True, "Analyzing")
     loses_its_status(without_pods(world))
-    assert (phase(world), carried(world)) == ("Verifying", {active})
+    assert (phase(world), find_revisions(world)) == ("Verifying", {active})
     assert world.status["active"]["revision"] == active
     world.all_available().canary_available().later(seconds=61)
     assert world.all_available().status["active"]["revision"] == requested
@@ -194,15 +196,15 @@ def test_a_promotion_of_a_return_goes_on_without_ready_pods(strategy: str, fails
     world = promoting_a_return(strategy)
     active, requested = world.status["active"]["revision"], world.status["revision"]
     loses_its_status(without_pods(world))
-    assert (phase(world), carried(world)) == ("Promoting", {requested})
+    assert (phase(world), find_revisions(world)) == ("Promoting", {requested})
     assert world.status["active"]["revision"] == active, "it has not served with all its pods"
     if not fails:
         assert world.all_available().status["active"]["revision"] == requested
         return
     world.rolling(available=0).new_pod_fails(Reason.BACKEND_CRASHED)
-    assert carried(world) == {active}
+    assert find_revisions(world) == {active}
     loses_its_status(without_pods(world))
-    assert carried(world) == {active}, "it stays rejected"
+    assert find_revisions(world) == {active}, "it stays rejected"
     assert not world.canaries()
     assert world.all_available().conditions()["RolledBack"] == ("True", "BackendCrashed")
     assert world.status["active"]["revision"] == active
@@ -212,7 +214,7 @@ def promoting_a_return(strategy: str) -> World:
     world = returning(strategy)
     if strategy == "Surge":
         world.all_available().canary_available().later(seconds=61)
-    world.observed(availableReplicas=0)
+    world.observe(availableReplicas=0)
     assert phase(world) == "Promoting"
     return world
 
@@ -221,8 +223,8 @@ def test_a_revision_that_was_returned_to_is_active_without_ready_pods() -> None:
     world = promoting_a_return("Surge").all_available()
     first = world.status["active"]["revision"]
     world.later(hours=30).edit(source={"uri": "https://models.example/third.onnx"})
-    world.job_succeeds(published(sha256_text("third"), sha256_text("3")))
+    world.job_succeeds(publish_model(sha256_text("third"), sha256_text("3")))
     assert phase(world) == "Verifying"
     loses_its_status(without_pods(world))
-    assert (phase(world), carried(world)) == ("Verifying", {first})
+    assert (phase(world), find_revisions(world)) == ("Verifying", {first})
     assert world.status["active"]["revision"] == first

@@ -230,14 +230,14 @@ def test_a_claim_leaves_no_trace_of_buckets() -> None:
     assert claims(deployment) == ["store"]
 
 
-def compiled() -> World:
+def start_compiling() -> World:
     """Return a world whose model is prepared, and whose engine is being built."""
     return World().has_gpus().settle().job_succeeds()
 
 
 @pytest.mark.parametrize("serves", [True, False])
 def test_moved_store_of_an_engine_is_filled_again(serves: bool) -> None:
-    world = compiled()
+    world = start_compiling()
     if serves:
         world.engine_built().all_available()
     before = world.status.get("serving", {}).get("revision")
@@ -254,7 +254,7 @@ def test_moved_store_of_an_engine_is_filled_again(serves: bool) -> None:
 
 @pytest.mark.parametrize("reason", [Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT])
 def test_the_build_that_lacked_its_model_begins_anew_once_that_is_prepared(reason: Reason) -> None:
-    world = compiled().later(hours=1).job_fails(reason, "build", of="engine")
+    world = start_compiling().later(hours=1).job_fails(reason, "build", of="engine")
     assert world.all("InferenceEngine") == []
     world.later(minutes=5).job_succeeds(of="prepare")
     (job,) = world.running_jobs()
@@ -264,7 +264,7 @@ def test_the_build_that_lacked_its_model_begins_anew_once_that_is_prepared(reaso
 
 
 def test_an_engine_that_vanished_while_it_was_built_has_no_model_prepared() -> None:
-    world = compiled().later(hours=1)
+    world = start_compiling().later(hours=1)
     world.job_fails(Reason.ARTIFACT_MISSING, "publish-engine", of="engine")
     assert [item for item in world.made if "prepare" in item] == world.made[:1]
 
@@ -288,7 +288,7 @@ def test_loss_in_an_earlier_store_is_reported() -> None:
 
 
 def test_an_engine_that_an_earlier_store_has_lost_stays_in_the_current_one() -> None:
-    world = compiled().engine_built().all_available()
+    world = start_compiling().engine_built().all_available()
     world.edit(rollout={**world.spec["rollout"], "canary": {"replicas": 1}})
     engine = with_stable_on_a_claim(world).the("InferenceEngine")["metadata"]["uid"]
     world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")

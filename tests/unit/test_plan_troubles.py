@@ -9,14 +9,14 @@ from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding, StageReport, remedy
 from enginewright_contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES
 
-from tests.support.plan_objects import accelerator_class, made
+from tests.support.plan_objects import accelerator_class, make_object
 from tests.support.plan_world import World
-from tests.support.simulation import terminated
+from tests.support.simulation import report_end
 
 
-def killed(container: str, message: str = "", reason: str = "OOMKilled") -> dict[str, Any]:
-    ended = terminated(container, code=137, message=message, reason=reason)
-    return made("Pod", "x", status={"containerStatuses": [ended]})
+def make_killed(container: str, message: str = "", reason: str = "OOMKilled") -> dict[str, Any]:
+    ended = report_end(container, code=137, message=message, reason=reason)
+    return make_object("Pod", "x", status={"containerStatuses": [ended]})
 
 
 def failure(pod: dict[str, Any]) -> pods.Failure:
@@ -37,11 +37,11 @@ def failure(pod: dict[str, Any]) -> pods.Failure:
 )
 def test_memory_is_raised_where_it_ran_out(container: str, field: str) -> None:
     expected = f"; raise {field}.limits.memory"
-    assert failure(killed(container)).finding.message.endswith(expected)
+    assert failure(make_killed(container)).finding.message.endswith(expected)
     own = Finding(reason=Reason.OUT_OF_MEMORY, cause="the model does not fit")
     termination_message = StageReport(stage=container, ok=False, failure=own).termination_message()
     assert (
-        failure(killed(container, termination_message)).finding.message
+        failure(make_killed(container, termination_message)).finding.message
         == f"the model does not fit{expected}"
     )
 
@@ -56,7 +56,7 @@ def test_a_remedy_of_the_stages_own_is_left_as_it_is() -> None:
     own = Finding(reason=Reason.OUT_OF_MEMORY, cause="too much", remedy="buy a larger node")
     termination_message = StageReport(stage="build", ok=False, failure=own).termination_message()
     assert (
-        failure(killed("build", termination_message)).finding.message
+        failure(make_killed("build", termination_message)).finding.message
         == "too much; buy a larger node"
     )
 
@@ -64,9 +64,9 @@ def test_a_remedy_of_the_stages_own_is_left_as_it_is() -> None:
 LOW = "The node was low on resource: ephemeral-storage. Threshold quantity: 1, available: 0. "
 
 
-def evicted(message: str = LOW) -> dict[str, Any]:
+def make_evicted(message: str = LOW) -> dict[str, Any]:
     conditions = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]
-    done = {"name": "fetch", "state": terminated("fetch", code=137)["state"]}
+    done = {"name": "fetch", "state": report_end("fetch", code=137)["state"]}
     return {
         "phase": "Failed",
         "reason": "Evicted",
@@ -78,7 +78,7 @@ def evicted(message: str = LOW) -> dict[str, Any]:
 
 def test_an_eviction_has_the_kubelets_reason_and_no_figures() -> None:
     world = World().settle()
-    world.job_pod_becomes(**evicted())
+    world.job_pod_becomes(**make_evicted())
     assert world.conditions()["Ready"] == ("False", "Evicted")
     message = world.message()
     assert "The node was low on resource: ephemeral-storage;" in message
@@ -93,12 +93,12 @@ def test_a_job_that_is_evicted_again_and_again_is_ended_and_given_up() -> None:
     first = world.job()["metadata"]["name"]
     for _ in range(3):
         assert world.job()["metadata"]["name"] == first
-        world.job_pod_becomes(**evicted())
+        world.job_pod_becomes(**make_evicted())
     assert not world.all("Job"), "the Job controller would go on for ever"
     for _ in range(4):
         world.later(hours=2)
         for _ in range(3):
-            world.job_pod_becomes(**evicted())
+            world.job_pod_becomes(**make_evicted())
     world.later(days=30)
     assert not world.all("Job")
     assert world.conditions()["Stalled"] == ("True", "Evicted")
@@ -108,7 +108,7 @@ def test_a_job_that_is_evicted_again_and_again_is_ended_and_given_up() -> None:
 def test_an_engine_job_that_is_evicted_again_and_again_holds_no_device() -> None:
     world = World.of_engine().settle().misses()
     for _ in range(3):
-        world.job_pod_becomes(**evicted() | {"initContainerStatuses": []})
+        world.job_pod_becomes(**make_evicted() | {"initContainerStatuses": []})
     assert all(job["status"].get("conditions") for job in world.all("Job"))
     assert world.conditions()["Ready"] == ("False", "Evicted")
 

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import yaml
 from enginewright.api.crds import definitions
-from enginewright_cli.plan.cel import CelError, compiled
+from enginewright_cli.plan.cel import CelError, compile_rule
 from enginewright_cli.plan.validation import problems, rules
 
 from tests.apiserver import test_crd_refusals as server
 from tests.apiserver import test_crd_usage as usage
-from tests.support.plan_objects import made
+from tests.support.plan_objects import make_object
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_invalid_model_spec(change: dict[str, Any], field: str, sentence: str) -
 )
 def test_invalid_class_spec(change: dict[str, Any], field: str, sentence: str) -> None:
     base = {"nodeSelector": {"a": "b"}, "backends": ["cpu"]}
-    reported = problems(made("AcceleratorClass", "l4", spec=server.merged(base, change)))
+    reported = problems(make_object("AcceleratorClass", "l4", spec=server.merge(base, change)))
     assert any(item.startswith(f"{field}: ") and sentence in item for item in reported), reported
 
 
@@ -75,9 +75,9 @@ def test_invalid_object_is_refused() -> None:
         "apiVersion: write enginewright.dev/v1alpha1",
         "metadata.name: write lowercase letters, digits, '-' and '.'",
     ]
-    (reported,) = problems(made("InferenceModel", "a", spec=None))  # as users may
+    (reported,) = problems(make_object("InferenceModel", "a", spec=None))  # as users may
     assert reported == "spec: Required value"
-    (reported,) = problems(made("InferenceModel", "a", spec=[]))  # as users may
+    (reported,) = problems(make_object("InferenceModel", "a", spec=[]))  # as users may
     assert reported == "spec: must be of type object, not array"
 
 
@@ -90,9 +90,9 @@ def test_every_rule_can_be_evaluated_here() -> None:
     ]
     assert len(messages) > 40
     for rule in messages:
-        compiled(rule["rule"])
+        compile_rule(rule["rule"])
         if "messageExpression" in rule:
-            compiled(rule["messageExpression"])
+            compile_rule(rule["messageExpression"])
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_every_rule_can_be_evaluated_here() -> None:
     ],
 )
 def test_the_language(rule: str, value: Any, expected: bool) -> None:
-    assert compiled(rule)(value) is expected
+    assert compile_rule(rule)(value) is expected
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ def test_the_language(rule: str, value: Any, expected: bool) -> None:
 )
 def test_expression_without_a_value_is_an_error(rule: str) -> None:
     with pytest.raises(CelError):
-        compiled(rule)({"a": "x"})
+        compile_rule(rule)({"a": "x"})
 
 
 @pytest.mark.parametrize("rule", ["self.find('a')", "now()", "other", "self +", ""])
 def test_unknown_field_is_refused(rule: str) -> None:
     with pytest.raises(CelError):
-        compiled(rule)
+        compile_rule(rule)

@@ -28,7 +28,7 @@ from typing_extensions import override
 
 from tests.support.differences import comparable, differences
 from tests.support.effort import spread
-from tests.support.plan_objects import OTHER, SECOND, Json, published
+from tests.support.plan_objects import OTHER, SECOND, Json, publish_model
 from tests.support.plan_world import World
 from tests.support.stopping import Killed, StoppingApi
 
@@ -38,9 +38,9 @@ LONG: Final = timedelta(minutes=5)  # a tick after one in which nothing happened
 LIMIT: Final = 60  # ticks in which a rollout must end
 THIRD: Final[Json] = {"uri": "https://models.example/third.onnx"}
 CONTENT: Final = {
-    "https://models.example/resnet.onnx": published(),
+    "https://models.example/resnet.onnx": publish_model(),
     OTHER["uri"]: SECOND,
-    THIRD["uri"]: published(sha256_text("third"), sha256_text("3")),
+    THIRD["uri"]: publish_model(sha256_text("third"), sha256_text("3")),
 }
 
 
@@ -67,11 +67,11 @@ def back(cluster: "Cluster") -> None:
     cluster.annotate(ROLLBACK, cluster.second)
 
 
-def scaled(cluster: "Cluster") -> None:
+def scale(cluster: "Cluster") -> None:
     cluster.edit(replicas=4)
 
 
-def handed_over(cluster: "Cluster") -> None:
+def hand_over(cluster: "Cluster") -> None:
     cluster.edit(serving={"autoscaling": {"minReplicas": 2, "maxReplicas": 8}})
 
 
@@ -86,8 +86,8 @@ SCENARIOS: Final = {
         spec={"accelerators": [{"class": "a"}, {"class": "b"}], "replicas": 4}, classes=("a", "b")
     ),
     "autoscaled": Scenario(spec={"serving": {"autoscaling": {"minReplicas": 2, "maxReplicas": 8}}}),
-    "handed over to an autoscaler": Scenario(acts="Analyzing", action=handed_over),
-    "scaled": Scenario(acts="Analyzing", action=scaled),
+    "handed over to an autoscaler": Scenario(acts="Analyzing", action=hand_over),
+    "scaled": Scenario(acts="Analyzing", action=scale),
     "crashes": Scenario(crashes="canary"),
     "crashes in place": Scenario(crashes="canary", rollout={"strategy": "InPlace"}),
     "crashes and is kept": Scenario(crashes="canary", rollout={"onFailure": "Pause"}),
@@ -379,7 +379,7 @@ def _number(pod: Json) -> int:
     return int(pod["metadata"]["name"].rpartition("-")[2])
 
 
-def updated(scenario: Scenario) -> tuple[Cluster, list[Cluster]]:
+def run_update(scenario: Scenario) -> tuple[Cluster, list[Cluster]]:
     """Return an update that nothing disturbs, at its end and before each tick."""
     world = Cluster(scenario)
     before = [copy.deepcopy(world)]
@@ -396,7 +396,7 @@ def updated(scenario: Scenario) -> tuple[Cluster, list[Cluster]]:
 )
 def test_wherever_it_is_killed_a_rollout_ends_as_if_it_had_not_been(name: str, away: int) -> None:
     scenario = SCENARIOS[name]
-    undisturbed, starts = updated(scenario)
+    undisturbed, starts = run_update(scenario)
     assert undisturbed.acted == bool(scenario.acts)
     ends = {undisturbed.acted: undisturbed.end()}
     first = sorted(SCENARIOS).index(name) + away  # others try other writes of what is alike
@@ -408,7 +408,7 @@ def test_wherever_it_is_killed_a_rollout_ends_as_if_it_had_not_been(name: str, a
             cluster.update()
         end = cluster.run().end()
         if cluster.acted not in ends:  # while it was away, what a user waits for has passed
-            ends[cluster.acted] = updated(replace(scenario, acts=""))[0].end()
+            ends[cluster.acted] = run_update(replace(scenario, acts=""))[0].end()
         assert end == ends[cluster.acted], (
             undisturbed.stopping.log[kill],
             *differences(ends[cluster.acted], end),

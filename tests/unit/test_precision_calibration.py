@@ -45,7 +45,7 @@ def all_of(data: CalibrationData) -> list[dict[str, np.ndarray]]:
     return once
 
 
-def refused(root: Path, inputs: Sequence[TensorSpec], **more: Any) -> str:
+def refuse(root: Path, inputs: Sequence[TensorSpec], **more: Any) -> str:
     with pytest.raises(StageFailure) as caught:
         list(calibration.read(root, inputs, **more))
     assert caught.value.reason is Reason.CALIBRATION_INVALID
@@ -134,12 +134,12 @@ def test_pieces_are_read_and_not_the_whole(tmp_path: Path) -> None:
 def test_misfit_is_refused_by_name(
     arrays: dict[str, np.ndarray], wording: str, tmp_path: Path
 ) -> None:
-    assert wording in refused(npz(tmp_path, **arrays), [X])
+    assert wording in refuse(npz(tmp_path, **arrays), [X])
 
 
 def test_arrays_of_different_lengths_are_refused(tmp_path: Path) -> None:
     npz(tmp_path, a=random(4, 3), b=random(5, 3))
-    reported = refused(tmp_path, [spec("a", "n", 3), spec("b", "n", 3)])
+    reported = refuse(tmp_path, [spec("a", "n", 3), spec("b", "n", 3)])
     assert "different numbers of samples: a 4, b 5" in reported
 
 
@@ -152,9 +152,9 @@ def test_nothing_pickled_is_ever_read(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     np.save(folder / "trap.npy", np.array([Trap()], object), allow_pickle=True)
-    assert "holds Python objects" in refused(folder, [X])
+    assert "holds Python objects" in refuse(folder, [X])
     (folder / "trap.npy").write_bytes(pickle.dumps(Trap()))
-    assert "trap.npy is not an .npy file" in refused(folder, [X])
+    assert "trap.npy is not an .npy file" in refuse(folder, [X])
     assert not (tmp_path / "executed").exists()
 
 
@@ -162,7 +162,7 @@ def test_a_cut_file_is_refused(tmp_path: Path) -> None:
     npz(tmp_path, x=random(100, 3))
     content = (tmp_path / "data.npz").read_bytes()
     (tmp_path / "data.npz").write_bytes(content[:300])
-    assert "data.npz is not an .npz file" in refused(tmp_path, [X])
+    assert "data.npz is not an .npz file" in refuse(tmp_path, [X])
 
 
 def test_npy_files_of_the_only_input(tmp_path: Path) -> None:
@@ -172,26 +172,24 @@ def test_npy_files_of_the_only_input(tmp_path: Path) -> None:
     samples = all_of(calibration.read(tmp_path, [X]))
     assert [sample["x"].tolist() for sample in samples] == [[[index] * 3] for index in range(4)]
     npy(tmp_path / "0.npy", np.zeros((1, 4), np.float32))
-    assert "0.npy, for input 'x', has shape [1, 4], the model takes [n, 3]" in refused(
-        tmp_path, [X]
-    )
+    assert "0.npy, for input 'x', has shape [1, 4], the model takes [n, 3]" in refuse(tmp_path, [X])
 
 
 def test_npy_files_of_several_inputs_lie_in_folders(tmp_path: Path) -> None:
     inputs = [spec("a", "n", 3), spec("b", "n", 2)]
     npy(tmp_path / "a/1.npy", random(1, 3))
-    assert "no .npy files for input 'b'" in refused(tmp_path, inputs)
+    assert "no .npy files for input 'b'" in refuse(tmp_path, inputs)
     npy(tmp_path / "b/1.npy", random(1, 2))
     npy(tmp_path / "b/2.npy", random(1, 2))
-    assert "different numbers of .npy files: a 1, b 2" in refused(tmp_path, inputs)
+    assert "different numbers of .npy files: a 1, b 2" in refuse(tmp_path, inputs)
     npy(tmp_path / "a/2.npy", random(1, 3))
     assert len(all_of(calibration.read(tmp_path, inputs))) == 2
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    assert "it has no files" in refused(tmp_path, [X])
+    assert "it has no files" in refuse(tmp_path, [X])
     (tmp_path / "data.csv").write_text("1,2")
-    assert "it has .csv, and must be one .npz file" in refused(tmp_path, [X])
+    assert "it has .csv, and must be one .npz file" in refuse(tmp_path, [X])
 
 
 IMAGE = spec("images", "n", 3, 4, 6)
@@ -200,17 +198,17 @@ AS_IMAGE = Preprocessing(width=6, height=4)
 
 def test_images_must_fit_the_input(tmp_path: Path) -> None:
     (tmp_path / "cat.jpg").touch()
-    assert "add spec.quantization.calibration.preprocessing" in refused(tmp_path, [IMAGE])
-    reported = refused(tmp_path, [IMAGE], preprocessing=Preprocessing(width=4, height=6))
+    assert "add spec.quantization.calibration.preprocessing" in refuse(tmp_path, [IMAGE])
+    reported = refuse(tmp_path, [IMAGE], preprocessing=Preprocessing(width=4, height=6))
     assert (
         "turns an image into float32 [1, 3, 6, 4], but input 'images' takes float32 [n, 3, 4, 6]"
         in reported
     )
-    reported = refused(
+    reported = refuse(
         tmp_path, [IMAGE], preprocessing=Preprocessing(width=6, height=4, mean=(1, 2))
     )
     assert "mean has 2 numbers, and RGB images have 3 channels" in reported
-    assert "images are data for one input" in refused(tmp_path, [IMAGE, X], preprocessing=AS_IMAGE)
+    assert "images are data for one input" in refuse(tmp_path, [IMAGE, X], preprocessing=AS_IMAGE)
 
 
 def test_images_are_scaled_and_normalised(tmp_path: Path) -> None:
@@ -228,6 +226,4 @@ def test_images_are_scaled_and_normalised(tmp_path: Path) -> None:
     last = all_of(calibration.read(tmp_path, inputs, preprocessing=how))[1]["images"]
     assert np.allclose(last[0, 0, 0], [0.0, 0.2, 1.0])
     (tmp_path / "red.png").write_bytes(b"not an image")
-    assert "red.png cannot be read as an image" in refused(
-        tmp_path, [IMAGE], preprocessing=AS_IMAGE
-    )
+    assert "red.png cannot be read as an image" in refuse(tmp_path, [IMAGE], preprocessing=AS_IMAGE)

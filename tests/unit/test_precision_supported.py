@@ -1,7 +1,7 @@
 """Which backend has which precision; tests/integration/test_tensorrt_precisions.py holds the builder to it."""
 
 import pytest
-from enginewright_contract.precisions import supported
+from enginewright_contract.precisions import why_unsupported
 from enginewright_contract.task import Precision
 
 
@@ -33,4 +33,4 @@ from enginewright_contract.task import Precision
 def test_support_table(
     precision: Precision, capability: str | None, backend: str, wording: str | None
 ) -> None:
-    assert supported(precision, capability, backend) == wording
+    assert why_unsupported(precision, capability, backend) == wording

@@ -22,7 +22,7 @@ HELD = image_facts("cpu")
 INSTALLED = "a" * 64
 
 
-def asked(source: Path | str, **changes: Any) -> PreflightRequest:
+def make_request(source: Path | str, **changes: Any) -> PreflightRequest:
     base = PreflightRequest(
         source=str(source),
         targets=(targets.parse("cpu"),),
@@ -76,25 +76,25 @@ def keep(kept: ResultCache, request: PreflightRequest, stored: Result, *beside: 
 
 
 def test_the_same_question_has_the_same_answer(kept: ResultCache, model: Path) -> None:
-    assert kept.result(asked(model), HELD, INSTALLED) is None
-    keep(kept, asked(model), result(model))
-    outcome = present(kept.result(asked(model), HELD, INSTALLED))
+    assert kept.result(make_request(model), HELD, INSTALLED) is None
+    keep(kept, make_request(model), result(model))
+    outcome = present(kept.result(make_request(model), HELD, INSTALLED))
     assert outcome.cached
     assert outcome.model_copy(update={"cached": False}) == result(model)
 
 
 def test_a_copy_elsewhere_is_the_same_model(kept: ResultCache, model: Path, tmp_path: Path) -> None:
-    keep(kept, asked(model), result(model))
+    keep(kept, make_request(model), result(model))
     copy = tmp_path / "elsewhere" / "other.onnx"
     copy.parent.mkdir()
     copy.write_bytes(model.read_bytes())
     for source in (copy, copy.parent):
-        outcome = present(kept.result(asked(source), HELD, INSTALLED))
+        outcome = present(kept.result(make_request(source), HELD, INSTALLED))
         assert outcome.source == str(source)
 
 
 def test_another_question_has_no_answer(kept: ResultCache, model: Path, tmp_path: Path) -> None:
-    request = asked(model)
+    request = make_request(model)
     keep(kept, request, result(model))
     newer = HELD.model_copy(update={"ort_version": "1.32.0"})
     assert kept.result(request, newer, INSTALLED) is None
@@ -102,10 +102,10 @@ def test_another_question_has_no_answer(kept: ResultCache, model: Path, tmp_path
     samples = tmp_path / "samples.npz"
     samples.write_bytes(b"1")
     for other in (
-        asked(model, targets=(targets.parse("cpu"), targets.parse("sm89"))),
-        asked(model, recipe=options.recipe(HELD, target_precision="FP16")),
-        asked(model, promise=options.promise("allow")),
-        asked(model, samples=samples),
+        make_request(model, targets=(targets.parse("cpu"), targets.parse("sm89"))),
+        make_request(model, recipe=options.recipe(HELD, target_precision="FP16")),
+        make_request(model, promise=options.promise("allow")),
+        make_request(model, samples=samples),
     ):
         assert kept.result(other, HELD, INSTALLED) is None
     model.write_bytes(broken.relu(opset=18).SerializeToString())
@@ -117,7 +117,7 @@ def test_data_counts_by_its_content(kept: ResultCache, model: Path, tmp_path: Pa
     samples.write_bytes(b"1")
     images.mkdir()
     (images / "a.png").write_bytes(b"1")
-    request = asked(model, samples=samples, calibration=images)
+    request = make_request(model, samples=samples, calibration=images)
     keep(kept, request, result(model))
     assert kept.result(request, HELD, INSTALLED)
     (images / "a.png").write_bytes(b"2")
@@ -142,41 +142,41 @@ def test_data_counts_by_its_content(kept: ResultCache, model: Path, tmp_path: Pa
 def test_model_faults_are_cached_and_passing_failures_are_not(
     kept: ResultCache, model: Path, reason: str, remembered: bool
 ) -> None:
-    keep(kept, asked(model), result(model, reason=reason))
-    outcome = kept.result(asked(model), HELD, INSTALLED)
+    keep(kept, make_request(model), result(model, reason=reason))
+    outcome = kept.result(make_request(model), HELD, INSTALLED)
     assert (outcome is not None) is remembered
     assert outcome is None or outcome.verdict == "fail"
 
 
 def test_a_model_that_changed_meanwhile_is_not_remembered(kept: ResultCache, model: Path) -> None:
-    keep(kept, asked(model), result(model, digest="0" * 64))
-    assert kept.result(asked(model), HELD, INSTALLED) is None
+    keep(kept, make_request(model), result(model, digest="0" * 64))
+    assert kept.result(make_request(model), HELD, INSTALLED) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"verdict": "pass"}', b"\xff\xfe"])
 def test_spoilt_entry_is_replaced(
     kept: ResultCache, model: Path, tmp_path: Path, content: bytes
 ) -> None:
-    keep(kept, asked(model), result(model))
+    keep(kept, make_request(model), result(model))
     entries = list((tmp_path / "cache").glob("*/*.json"))
     assert len(entries) == 2
     for entry in entries:
         entry.write_bytes(content)
-    assert kept.result(asked(model), HELD, INSTALLED) is None
-    keep(kept, asked(model), result(model))
-    assert kept.result(asked(model), HELD, INSTALLED)
+    assert kept.result(make_request(model), HELD, INSTALLED) is None
+    keep(kept, make_request(model), result(model))
+    assert kept.result(make_request(model), HELD, INSTALLED)
 
 
 def test_folder_as_an_entry_is_harmless(
     kept: ResultCache, model: Path, tmp_path: Path, warnings: list[str]
 ) -> None:
-    keep(kept, asked(model), result(model))
+    keep(kept, make_request(model), result(model))
     (entry,) = (tmp_path / "cache/results").iterdir()
     entry.unlink()
     entry.mkdir()
-    assert kept.result(asked(model), HELD, INSTALLED) is None
-    keep(kept, asked(model), result(model))
-    keep(kept, asked(model), result(model))
+    assert kept.result(make_request(model), HELD, INSTALLED) is None
+    keep(kept, make_request(model), result(model))
+    keep(kept, make_request(model), result(model))
     assert len(warnings) == 1
     assert "set XDG_CACHE_HOME" in warnings[0]
     assert not list((tmp_path / "cache/results").glob("tmp*"))
@@ -189,18 +189,18 @@ def test_least_recently_used_goes_first(
     for number in range(4):
         path = tmp_path / f"{number}.onnx"
         path.write_bytes(broken.relu(opset=13 + number).SerializeToString())
-        keep(kept, asked(path), result(path))
+        keep(kept, make_request(path), result(path))
         paths.append(path)
         for entry in (tmp_path / "cache").glob("*/*.json"):
             old = entry.stat().st_mtime - 100
             os.utime(entry, (old, old))
-    assert kept.result(asked(paths[0]), HELD, INSTALLED)  # the oldest, used again
+    assert kept.result(make_request(paths[0]), HELD, INSTALLED)  # the oldest, used again
     size = sum(item.stat().st_size for item in (tmp_path / "cache").glob("*/*.json"))
     monkeypatch.setattr(cached, "LIMIT", size)
     new = tmp_path / "new.onnx"
     new.write_bytes(broken.relu(opset=20).SerializeToString())
-    keep(kept, asked(new), result(new))
-    there = [bool(kept.result(asked(path), HELD, INSTALLED)) for path in (*paths, new)]
+    keep(kept, make_request(new), result(new))
+    there = [bool(kept.result(make_request(path), HELD, INSTALLED)) for path in (*paths, new)]
     assert there[0]
     assert there[-1]
     assert not there[1]
@@ -211,17 +211,17 @@ def test_writers_at_the_same_time_leave_whole_entries(kept: ResultCache, model: 
 
     def write() -> None:
         for _ in range(50):
-            keep(kept, asked(model), stored)
+            keep(kept, make_request(model), stored)
 
     writers = [threading.Thread(target=write) for _ in range(4)]
     for writer in writers:
         writer.start()
     seen = 0
     while any(writer.is_alive() for writer in writers):
-        seen += kept.result(asked(model), HELD, INSTALLED) is not None
+        seen += kept.result(make_request(model), HELD, INSTALLED) is not None
     for writer in writers:
         writer.join()
-    assert kept.result(asked(model), HELD, INSTALLED)
+    assert kept.result(make_request(model), HELD, INSTALLED)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from enginewright_cli.preflight import fix, options, outfile
 from enginewright_cli.preflight.fix import ChangeLog
-from enginewright_cli.preflight.options import OptionError, option, suggested
+from enginewright_cli.preflight.options import OptionError, option, suggest
 from enginewright_cli.preflight.outputs import Outputs
 from enginewright_cli.preflight.result import ModelFacts, Result, TargetResult
 from enginewright_contract.manifest import ArtifactFile, Change, TensorSpec
@@ -29,7 +29,7 @@ KEY = "1f" * 32
 WEIGHTS = np.arange(16, dtype=np.float32).tobytes()
 
 
-def prepared(
+def prepare(
     root: Path, *, weights: bytes | None = WEIGHTS, changes: tuple[Change, ...] = ()
 ) -> Path:
     """Return the folder of an artefact as stage `publish` leaves it."""
@@ -113,7 +113,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_a_model_without_changes_is_copied_and_said_to_be(tmp_path: Path, place: Path) -> None:
-    source = prepared(tmp_path, weights=None) / "model/model.onnx"
+    source = prepare(tmp_path, weights=None) / "model/model.onnx"
     log = present(write(place / "out.onnx", tmp_path))
     assert (place / "out.onnx").read_bytes() == source.read_bytes()
     assert "no changes were necessary: it is a copy of the source" in fix.summary(
@@ -122,7 +122,7 @@ def test_a_model_without_changes_is_copied_and_said_to_be(tmp_path: Path, place:
 
 
 def test_the_first_target_that_passes_decides(tmp_path: Path, place: Path) -> None:
-    prepared(tmp_path)
+    prepare(tmp_path)
     log = present(write(place / "out.onnx", tmp_path, "fail", "warn", "pass"))
     assert log.target == "t1"
     assert write(place / "other.onnx", tmp_path, "fail") is None
@@ -131,17 +131,17 @@ def test_the_first_target_that_passes_decides(tmp_path: Path, place: Path) -> No
 
 def test_an_own_output_is_replaced_with_its_data(tmp_path: Path, place: Path) -> None:
     out = place / "out.onnx"
-    prepared(tmp_path)
+    prepare(tmp_path)
     write(out, tmp_path)
     first = tree(place)
     write(out, tmp_path)
     assert tree(place) == first
-    prepared(tmp_path, weights=bytes(64))
+    prepare(tmp_path, weights=bytes(64))
     write(out, tmp_path)
     second = tree(place)
     assert len(second) == len(first)
     assert second != first
-    prepared(tmp_path, weights=None)
+    prepare(tmp_path, weights=None)
     write(out, tmp_path)
     assert sorted(tree(place)) == ["out.changes.json", "out.onnx"]
     assert not (place / "out.data").exists()
@@ -155,7 +155,7 @@ def test_foreign_files_are_left(tmp_path: Path, place: Path, name: str) -> None:
 
 
 def test_an_output_that_was_edited_since_is_left(tmp_path: Path, place: Path) -> None:
-    prepared(tmp_path)
+    prepare(tmp_path)
     write(place / "out.onnx", tmp_path)
     with (place / "out.onnx").open("ab") as stream:
         stream.write(b"\x00")
@@ -201,7 +201,7 @@ def test_read_only_folder_is_reported_first(place: Path, monkeypatch: pytest.Mon
 
 
 def test_a_folder_that_takes_nothing_is_said(tmp_path: Path) -> None:
-    prepared(tmp_path)
+    prepare(tmp_path)
     (reported,) = Outputs(fix=Path("/proc/out.onnx")).save_model(
         result("pass"), lambda key: tmp_path / "prepared" / key
     )
@@ -216,10 +216,10 @@ def test_a_folder_that_takes_nothing_is_said(tmp_path: Path) -> None:
 def test_full_disk_keeps_the_earlier_files(tmp_path: Path, place: Path, size: int) -> None:
     """At 0 and 40 bytes the data does not fit, at 100 the model, at 250 its log."""
     out = place / "out.onnx"
-    prepared(tmp_path, weights=None)
+    prepare(tmp_path, weights=None)
     write(out, tmp_path)
     for before in (tree(place), {}):
-        prepared(tmp_path)
+        prepare(tmp_path)
         with largest_file(size):
             (reported,) = Outputs(fix=out).save_model(
                 result("pass"), lambda key: tmp_path / "prepared" / key
@@ -268,7 +268,7 @@ def test_missing_shapes_are_suggested_as_options_that_can_be_pasted(name: str) -
         ShapeProfile(input="flat", min=(1,), opt=(1,), max=(8,)),
     ]
     finding = shapes.missing(specs, (name, "mask"), working=findings)
-    wording = [shlex.split(item) for item in suggested(finding.proposal)]
+    wording = [shlex.split(item) for item in suggest(finding.proposal)]
     assert [row[0] for row in wording] == ["--shapes"] * 3
     profiles = [options.shape(row[1]) for row in wording]
     assert profiles == findings, "a default batch might not go with what was found"
@@ -288,7 +288,7 @@ def test_nothing_is_suggested_for_names_that_a_terminal_would_obey() -> None:
     spec = TensorSpec(name="x\x1b[2J", dtype="float32", shape=(None, None))
     profile = ShapeProfile(input=spec.name, min=(1, 1), opt=(1, 1), max=(1, 1))
     finding = shapes.missing([spec], (spec.name,), working=[profile])
-    assert suggested(finding.proposal) == ()
-    assert suggested(None) == ()
+    assert suggest(finding.proposal) == ()
+    assert suggest(None) == ()
     assert finding.proposal is not None
     assert finding.proposal.yaml.isprintable()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from enginewright_cli.preflight import memory
 
-from tests.support.preflight_runs import asked
+from tests.support.preflight_runs import make_request
 
 GIB = 1 << 30
 
@@ -17,11 +17,11 @@ def test_memory_bounds_how_many_begin(tmp_path: Path, monkeypatch: pytest.Monkey
         file.truncate(GIB // 4)
     monkeypatch.setattr(memory, "_free_memory", lambda: 3 * GIB)
     promised = memory.Memory()
-    assert promised.reserve(0, asked(large, "cpu"), 1)
-    assert not promised.reserve(1, asked(large, "cpu"), 1)
-    assert promised.reserve(2, asked(small, "cpu"), 1)
+    assert promised.reserve(0, make_request(large, "cpu"), 1)
+    assert not promised.reserve(1, make_request(large, "cpu"), 1)
+    assert promised.reserve(2, make_request(small, "cpu"), 1)
     promised.release(0)
-    assert promised.reserve(1, asked(large, "cpu"), 1)
+    assert promised.reserve(1, make_request(large, "cpu"), 1)
 
 
 def test_memory_bounds_the_jobs_of_one_model(
@@ -29,14 +29,16 @@ def test_memory_bounds_the_jobs_of_one_model(
 ) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"1")
-    need = memory.need(asked(path, "cpu", "sm89"))
+    need = memory.need(make_request(path, "cpu", "sm89"))
     for free, jobs in ((2 * need, 2), (need, 1), (need // 2, 1)):
         monkeypatch.setattr(memory, "_free_memory", lambda free=free: free / memory._USABLE + 1)
-        assert memory.Memory().reserve(0, asked(path, "cpu", "sm89"), 2) == jobs
+        assert memory.Memory().reserve(0, make_request(path, "cpu", "sm89"), 2) == jobs
     # beside another model there may be room for one Job, or none
     monkeypatch.setattr(memory, "_free_memory", lambda: 2 * need / memory._USABLE + 1)
     promised = memory.Memory()
-    assert [promised.reserve(number, asked(path, "cpu", "sm89"), 1) for number in range(3)] == [
+    assert [
+        promised.reserve(number, make_request(path, "cpu", "sm89"), 1) for number in range(3)
+    ] == [
         1,
         1,
         0,
@@ -57,7 +59,7 @@ def test_memory_bounds_the_jobs_of_one_model(
     ],
 )
 def test_jobs_that_may_run_at_once(source: str, names: tuple[str, ...], jobs: int) -> None:
-    assert memory.independent_jobs(asked(source, *names)) == jobs
+    assert memory.independent_jobs(make_request(source, *names)) == jobs
 
 
 def test_too_large_model_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,39 +68,39 @@ def test_too_large_model_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         file.truncate(64 * GIB)
     monkeypatch.setattr(memory, "_free_memory", lambda: GIB)
     promised = memory.Memory()
-    assert promised.reserve(0, asked(huge, "cpu", "sm89"), 2) == 1
-    assert not promised.reserve(1, asked(huge, "cpu"), 1)
+    assert promised.reserve(0, make_request(huge, "cpu", "sm89"), 2) == 1
+    assert not promised.reserve(1, make_request(huge, "cpu"), 1)
 
 
 def test_external_data_counts_where_the_model_names_it(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"1")
-    alone = memory.need(asked(path, "cpu"))
+    alone = memory.need(make_request(path, "cpu"))
     for name in ("weights.bin", "model.onnx.data", "other.bin"):
         with (tmp_path / name).open("wb") as file:
             file.truncate(GIB)
     (tmp_path / "other.onnx").write_bytes(bytes(2 << 20))
-    assert memory.need(asked(path, "cpu")) == alone
+    assert memory.need(make_request(path, "cpu")) == alone
     content = b"\n\x0blocation\x12\x0bweights.bin..model.onnx.data..other.onnx"
     path.write_bytes(content)
-    assert memory.need(asked(path, "cpu")) == alone + 5 * (len(content) - 1 + 2 * GIB)
+    assert memory.need(make_request(path, "cpu")) == alone + 5 * (len(content) - 1 + 2 * GIB)
     link = tmp_path / "elsewhere" / "link.onnx"
     link.parent.mkdir()
     link.symlink_to(path)
-    assert memory.need(asked(link, "cpu")) == memory.need(asked(path, "cpu"))
+    assert memory.need(make_request(link, "cpu")) == memory.need(make_request(path, "cpu"))
 
 
 def test_where_many_files_may_be_external_data_all_of_them_count(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"1")
-    alone = memory.need(asked(path, "cpu"))
+    alone = memory.need(make_request(path, "cpu"))
     for number in range(17):
         with (tmp_path / f"{number}.bin").open("wb") as file:
             file.truncate(2 << 20)
-    assert memory.need(asked(path, "cpu")) == alone + 5 * 17 * (2 << 20)
+    assert memory.need(make_request(path, "cpu")) == alone + 5 * 17 * (2 << 20)
 
 
 def test_engines_take_more(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    assert memory.need(asked(path, "sm89")) > memory.need(asked(path, "cpu"))
+    assert memory.need(make_request(path, "sm89")) > memory.need(make_request(path, "cpu"))
     assert memory._free_memory() > 0

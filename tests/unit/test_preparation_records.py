@@ -9,7 +9,7 @@ from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import Prepared
 from enginewright.manifests.store_access import StoreBucket
-from enginewright.plan.prepare.shared import kept_records
+from enginewright.plan.prepare.shared import merge_records
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Published
 
@@ -19,8 +19,8 @@ from tests.support.plan_objects import (
     NAMESPACE,
     RTX_IMAGE,
     Json,
-    made,
-    published,
+    make_object,
+    publish_model,
 )
 from tests.support.plan_world import CONFIG, World
 
@@ -28,13 +28,13 @@ SOURCE: Final = {"uri": "https://models.example/resnet.onnx", "sha256": DIGEST}
 STEP: Final = {"uri": "https://models.example/step.onnx", "sha256": "5" * 64}
 
 
-def built(result: Published | None = None, **spec: Any) -> World:
+def build_engine(result: Published | None = None, **spec: Any) -> World:
     """Return a model that its engine was built for."""
     world = World(**{"source": SOURCE, **spec}) if "source" not in spec else World(**spec)
-    return world.has_gpus().settle().job_succeeds(result or published()).engine_built()
+    return world.has_gpus().settle().job_succeeds(result or publish_model()).engine_built()
 
 
-def gone(world: World) -> Json:
+def delete_model(world: World) -> Json:
     """Delete the model, with what it owns; return its spec."""
     spec = dict(world.spec)
     world.remove(InferenceModel.kind, MODEL)
@@ -42,16 +42,16 @@ def gone(world: World) -> Json:
     return spec
 
 
-def applied(world: World, spec: Json) -> World:
-    obj = made(InferenceModel.kind, MODEL, NAMESPACE, spec=spec, status={})
+def apply_spec(world: World, spec: Json) -> World:
+    obj = make_object(InferenceModel.kind, MODEL, NAMESPACE, spec=spec, status={})
     obj["metadata"] |= {"uid": "another-model", "annotations": {}}
     world.kube.put(obj)
     return world.settle()
 
 
 def again(world: World, **changes: Any) -> World:
-    spec = gone(world) | changes
-    return applied(world, {name: item for name, item in spec.items() if item is not None})
+    spec = delete_model(world) | changes
+    return apply_spec(world, {name: item for name, item in spec.items() if item is not None})
 
 
 def prepares(world: World) -> bool:
@@ -63,7 +63,7 @@ def prepares(world: World) -> bool:
 
 
 def test_a_model_that_is_applied_again_rolls_out_without_a_job() -> None:
-    world = built()
+    world = build_engine()
     before = {name: world.status[name] for name in ("prepared", "source", "revision")}
     assert before["prepared"]["recordHash"]
     world = again(world)
@@ -78,7 +78,7 @@ def test_a_model_that_is_applied_again_rolls_out_without_a_job() -> None:
 
 
 UNPINNED: Final[Json] = {"source": {"uri": SOURCE["uri"]}}
-SEVERAL_FILES: Final = published(digest="c" * 64)  # the spec has that of the .onnx file
+SEVERAL_FILES: Final = publish_model(digest="c" * 64)  # the spec has that of the .onnx file
 SAMPLES: Final[Json] = {"parity": {"samples": {"uri": "https://models.example/samples.npz"}}}
 IMAGES: Final[Json] = {
     "quantization": {"calibration": {"uri": "https://models.example/images.zip"}}
@@ -87,7 +87,7 @@ STEPS: Final[Json] = {"processing": {"before": [{"uri": STEP["uri"]}]}}
 
 
 def with_data(name: str) -> Published:
-    return published().model_copy(update={"data": {name: "5" * 64}})
+    return publish_model().model_copy(update={"data": {name: "5" * 64}})
 
 
 @pytest.mark.parametrize(
@@ -115,17 +115,17 @@ def with_data(name: str) -> Published:
 def test_job_prepares_only_differences(
     result: Published | None, spec: Json, changes: Json, needs_job: bool
 ) -> None:
-    assert prepares(again(built(result, **spec), **changes)) is needs_job
+    assert prepares(again(build_engine(result, **spec), **changes)) is needs_job
 
 
 def test_steps_with_digests_are_known_too() -> None:
-    made_of = published().model_copy(update={"data": {"before-0": STEP["sha256"]}})
-    world = built(made_of, processing={"before": [STEP]})
+    made_of = publish_model().model_copy(update={"data": {"before-0": STEP["sha256"]}})
+    world = build_engine(made_of, processing={"before": [STEP]})
     before = world.status["source"]["pins"]
     assert not prepares(again(world))
     assert world.status["source"]["pins"] == before
-    of_files = published().model_copy(update={"data": {"before-0": "6" * 64}})
-    assert prepares(again(built(of_files, processing={"before": [STEP]})))
+    of_files = publish_model().model_copy(update={"data": {"before-0": "6" * 64}})
+    assert prepares(again(build_engine(of_files, processing={"before": [STEP]})))
 
 
 # what a Job does, or whether it succeeds, may have changed
@@ -136,10 +136,10 @@ def test_settings_that_change_during_the_job_are_not_recorded() -> None:
     world.stage_runs("fetch")
     world.edit(build={"podTemplate": {"nodeSelector": {"disk": "fast"}}})
     world.job_succeeds().engine_built()
-    spec = gone(world)
-    assert prepares(applied(world, spec)), "nothing was prepared on such nodes"
-    gone(world)
-    assert not prepares(applied(world, spec | {"build": {}}))
+    spec = delete_model(world)
+    assert prepares(apply_spec(world, spec)), "nothing was prepared on such nodes"
+    delete_model(world)
+    assert not prepares(apply_spec(world, spec | {"build": {}}))
 
 
 OTHER: Final = "registry.example/rtx:2"
@@ -148,17 +148,17 @@ BUCKET: Final = replace(CONFIG.store, bucket=StoreBucket(uri="s3://models/here")
 
 @pytest.mark.parametrize("changes", [{"images": OTHER}, {"store": BUCKET}], ids=["image", "store"])
 def test_another_image_or_store_has_a_job(changes: dict[str, Any]) -> None:
-    world = built()
-    spec = gone(world)
+    world = build_engine()
+    spec = delete_model(world)
     if "images" in changes:
         world.images = {**world.images, OTHER: world.images[RTX_IMAGE]}
         changes = {"images": {**world.config.images, "rtx": OTHER}}
     world.config = replace(world.config, **changes)
-    assert prepares(applied(world, spec))
+    assert prepares(apply_spec(world, spec))
 
 
 def test_a_refresh_reads_the_address_again() -> None:
-    world = again(built())
+    world = again(build_engine())
     assert world.all("Job") == []
     world.annotate("enginewright.dev/refresh", "1")
     assert len(world.all("Job")) == 1
@@ -167,7 +167,7 @@ def test_a_refresh_reads_the_address_again() -> None:
 # fault: Store | the store has lost the prepared model of a model that is applied again without a Job | the build of an
 #   engine, or the pods that read it | it is prepared again, as any other
 def test_artefact_that_the_store_lost_is_prepared_again() -> None:
-    world = again(built())
+    world = again(build_engine())
     assert world.all("Job") == []
     engine = world.the(InferenceEngine.kind)
     del engine["status"]["engine"]
@@ -184,7 +184,7 @@ def test_artefact_that_the_store_lost_is_prepared_again() -> None:
     assert any("prepare" in entry["metadata"]["name"] for entry in world.all("Job"))
 
 
-def prepared(record: str, key: str = "a" * 64) -> Prepared:
+def make_prepared(record: str, key: str = "a" * 64) -> Prepared:
     return Prepared(
         inputs_hash="1",
         key=key,
@@ -203,7 +203,9 @@ def names(records: tuple[Prepared, ...]) -> list[str]:
 
 def test_new_records_replace_unused_ones() -> None:
     def keep(before: str, after: str) -> str:
-        records = kept_records(tuple(map(prepared, before)), map(prepared, after), "a" * 64)
+        records = merge_records(
+            tuple(map(make_prepared, before)), map(make_prepared, after), "a" * 64
+        )
         return "".join(names(records))
 
     assert keep("", "") == ""
@@ -215,4 +217,4 @@ def test_new_records_replace_unused_ones() -> None:
 
 
 def test_a_prepared_model_that_it_is_not_built_from_is_no_record() -> None:
-    assert kept_records((), (prepared("a", "b" * 64), prepared("")), "a" * 64) == ()
+    assert merge_records((), (make_prepared("a", "b" * 64), make_prepared("")), "a" * 64) == ()

@@ -4,7 +4,7 @@ import pytest
 from enginewright_contract.execution import PlacementFacts
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import Promise
-from enginewright_runtime.core.labels import reported_label
+from enginewright_runtime.core.labels import format_label
 from enginewright_runtime.proof.promise import coverage, judge
 from hypothesis import given
 from hypothesis import strategies as st
@@ -203,5 +203,5 @@ def test_verdicts_are_in_bounds_monotone_and_by_policy(
 
 
 def test_labels_match_placements() -> None:
-    assert reported_label("conv", "Conv") == "conv (Conv)"
-    assert reported_label("", "Conv") == "unnamed (Conv)"
+    assert format_label("conv", "Conv") == "conv (Conv)"
+    assert format_label("", "Conv") == "unnamed (Conv)"

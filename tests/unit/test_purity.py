@@ -58,14 +58,14 @@ WAYS: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_starting_something_is_refused(way: str) -> None:
-    with purity.refused() as caught:
+    with purity.expect_refusal() as caught:
         WAYS[way]()
     assert "move it to tests/integration" in str(caught.value)
 
 
 def test_a_refusal_that_is_swallowed_fails_the_test_all_the_same() -> None:
     def swallow() -> None:
-        with purity.guarded(), contextlib.suppress(Exception):
+        with purity.guard_purity(), contextlib.suppress(Exception):
             fork()
 
     with pytest.raises(purity.ImpureError):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.releases import FOLDER, keys_now, restored, worlds
+from tests.support.releases import FOLDER, keys_now, restore, worlds
 
 CASES = [
     pytest.param(path, name, id=f"{path.stem} {name}")
@@ -30,7 +30,7 @@ def test_keys_stay(path: Path, name: str) -> None:
 # event: Sources | another operator version, pull secrets or pull policy
 @pytest.mark.parametrize(("path", "name"), CASES)
 def test_an_upgrade_restarts_prepares_and_builds_nothing(path: Path, name: str) -> None:
-    world = restored(read(path)["worlds"][name])
+    world = restore(read(path)["worlds"][name])
     objects, status = copy.deepcopy(world.kube.objects), copy.deepcopy(world.status)
     world.settle()
     assert world.kube.objects.keys() == objects.keys(), "no Job, no revision, no engine"
@@ -49,7 +49,7 @@ def test_an_upgrade_restarts_prepares_and_builds_nothing(path: Path, name: str) 
 @pytest.mark.parametrize(("path", "name"), CASES)
 def test_returning_spec_is_the_same_revision(path: Path, name: str) -> None:
     kept = read(path)["worlds"][name]
-    world = restored(copy.deepcopy(kept)).settle()
+    world = restore(copy.deepcopy(kept)).settle()
     world.edit(podTemplate={"labels": {"a": "b"}}).all_available()
     assert world.status["revision"] != kept["status"]["revision"]
     world.edit(podTemplate=kept["spec"].get("podTemplate")).all_available()

@@ -20,7 +20,7 @@ from enginewright_contract.task import TASK_VARIABLE, ServeTask
 from tests.support.fake_kube import at_once
 from tests.support.plan_objects import CPU_IMAGE, SECOND, accelerator_class
 from tests.support.plan_world import World
-from tests.support.releases import restored
+from tests.support.releases import restore
 
 # a release with `spec.serving.processes: 4` has written it, for 2 replicas
 PROCESSES: Final = Path(__file__).parents[1] / "fixtures" / "removed" / "processes.json"
@@ -32,7 +32,7 @@ def world() -> World:
     """Return a cluster after an upgrade whose API server has pruned the field."""
     kept = json.loads(PROCESSES.read_text())
     assert kept["spec"]["serving"].pop("processes") == 4
-    return restored(kept)
+    return restore(kept)
 
 
 def processes_of(world: World) -> set[int]:
@@ -48,12 +48,12 @@ def processes_of(world: World) -> set[int]:
     return set(variables)
 
 
-def built(objects: dict[Any, Any], kind: str) -> dict[str, Any]:
+def find_built(objects: dict[Any, Any], kind: str) -> dict[str, Any]:
     (obj,) = [object_ for key, object_ in objects.items() if key[0] == kind]
     return dict(obj)
 
 
-def stored(
+def store_revision(
     world: World, number: int, outcome: RevisionOutcome | None, processes: int, **snapshot: Any
 ) -> str:
     """Store another revision, which the earlier release built with these processes, and return its name."""
@@ -78,7 +78,7 @@ def hash_with(world: World, processes: int) -> str:
     return spec_hash(InferenceModelSpec.model_validate(world.spec), processes)
 
 
-def removed(world: World) -> list[str]:
+def find_removed(world: World) -> list[str]:
     return [event.message for event in world.events if event.reason == "ProcessesRemoved"]
 
 
@@ -89,8 +89,10 @@ def test_a_revision_with_processes_serves_on_as_it_was_built(world: World) -> No
     objects, before = copy.deepcopy(world.kube.objects), copy.deepcopy(world.status)
     world.settle()
     assert world.kube.objects.keys() == objects.keys(), "no Job, no revision"
-    assert world.the("ControllerRevision")["data"] == built(objects, "ControllerRevision")["data"]
-    assert world.the("Deployment")["spec"] == built(objects, "Deployment")["spec"]
+    assert (
+        world.the("ControllerRevision")["data"] == find_built(objects, "ControllerRevision")["data"]
+    )
+    assert world.the("Deployment")["spec"] == find_built(objects, "Deployment")["spec"]
     assert world.status["serving"] == before["serving"]
     assert world.status["revision"] == before["revision"]
     assert world.conditions()["Ready"] == ("True", "Serving")
@@ -103,7 +105,7 @@ def test_its_user_is_told_how_many_replicas_replace_it(world: World) -> None:
     assert [(event.type, event.reason) for event in world.events] == [
         ("Warning", "ProcessesRemoved")
     ]
-    (message,) = removed(world)
+    (message,) = find_removed(world)
     assert message.startswith(f"revision {revision} has 4 server processes in each pod")
     assert "4 replicas replace one of its pods (8 instead of 2 on class cpu)" in message
     assert "each with 1/4 of the CPUs" in message
@@ -113,13 +115,13 @@ def test_it_keeps_its_image_until_its_user_requests_another_revision(world: Worl
     world.new_runtime_image(NEWER, like=world.images[CPU_IMAGE]).settle()
     images = world.status["images"]
     assert (images["state"], images["reason"]) == ("Waiting", "ProcessesRemoved")
-    assert images["message"] in removed(world)
+    assert images["message"] in find_removed(world)
     assert processes_of(world) == {4}
 
     resources = {"requests": {"cpu": "1"}}
     world.edit(replicas=8, podTemplate={"resources": resources}).all_available()
     assert processes_of(world) == {1}
-    assert not removed(world)[1:], "one Event of the upgrade, one of the image"
+    assert not find_removed(world)[1:], "one Event of the upgrade, one of the image"
     assert world.status["images"]["state"] == "Moving"
     world.job_succeeds().all_available()
     assert world.status["images"]["image"] == NEWER
@@ -148,7 +150,7 @@ def test_a_spec_that_comes_back_is_the_revision_that_was_built(world: World) -> 
 def test_a_new_revision_has_nothing_of_it() -> None:
     world = World().settle().job_succeeds().all_available()
     assert "processes" not in world.the("ControllerRevision")["data"]
-    assert not removed(world)
+    assert not find_removed(world)
 
 
 def test_a_canary_of_such_a_revision_is_the_one_that_runs(world: World) -> None:
@@ -180,20 +182,20 @@ def test_of_several_revisions_the_one_that_was_requested_last_is_wanted(world: W
     for number, processes in enumerate((2, 1), start=7):  # edited, and edited back
         hashed = hash_with(world, processes)
         outcome = RevisionOutcome(state="Promoted", at=at, spec_hash=hashed)
-        stored(world, number, outcome, processes)
+        store_revision(world, number, outcome, processes)
     world.settle()
     assert world.status["revision"] == revision
     assert processes_of(world) == {4}
-    assert len(removed(world)) == 1
+    assert len(find_removed(world)) == 1
 
 
-def rejected(world: World, reason: str) -> str:
+def reject_latest(world: World, reason: str) -> str:
     """Have the latest spec, with processes, be one that was rejected while the one before serves."""
     world.spec["serving"]["maxQueue"] = 50
     outcome = RevisionOutcome(
         state="Rejected", at=world.now, reason=reason, spec_hash=hash_with(world, 4)
     )
-    name = stored(world, 2, outcome, 4, max_queue=50)
+    name = store_revision(world, 2, outcome, 4, max_queue=50)
     world.status["applied"].pop("specHash")
     world.status |= {"revision": name}
     return name
@@ -201,10 +203,10 @@ def rejected(world: World, reason: str) -> str:
 
 @pytest.mark.parametrize("reason", ["BackendCrashed", "RolledBackByUser"])
 def test_a_rejected_spec_remains_rejected_and_keeps_its_image(world: World, reason: str) -> None:
-    serves, name = world.status["revision"], rejected(world, reason)
+    serves, name = world.status["revision"], reject_latest(world, reason)
     world.settle()
     assert world.conditions()["RolledBack"] == ("True", reason)
-    (told,) = removed(world)
+    (told,) = find_removed(world)
     assert told.startswith(f"revision {name} has 4")
     world.new_runtime_image(NEWER, like=world.images[CPU_IMAGE]).all_available()
     images = world.status["images"]
@@ -214,7 +216,7 @@ def test_a_rejected_spec_remains_rejected_and_keeps_its_image(world: World, reas
     assert world.status["revision"] == name
     assert processes_of(world) == {4}
     world.later(hours=1)
-    assert len(removed(world)) == 2, "one Event of the upgrade, one of the image"
+    assert len(find_removed(world)) == 2, "one Event of the upgrade, one of the image"
 
 
 def test_a_move_that_had_begun_waits(world: World) -> None:
@@ -260,7 +262,7 @@ def test_another_class_or_store_of_the_same_spec_keeps_its_processes(world: Worl
 def test_a_rollout_goes_on_while_the_new_images_are_probed(world: World) -> None:
     earlier = world.now - timedelta(days=1)
     outcome = RevisionOutcome(state="Promoted", at=earlier, spec_hash=hash_with(world, 2))
-    before, goes_to = stored(world, 7, outcome, 2), world.status["revision"]
+    before, goes_to = store_revision(world, 7, outcome, 2), world.status["revision"]
     world.status["serving"] |= {"lastRolledOut": before}
     images, world.images = world.images, {}
     world.settle()
@@ -276,21 +278,21 @@ def test_a_canary_of_such_a_spec_is_told_of(world: World) -> None:
     since = world.now.strftime("%Y-%m-%dT%H:%M:%SZ")
     world.spec["serving"]["maxQueue"] = 50
     world.spec["rollout"] = {"canary": {"replicas": 1}}
-    name = stored(world, 2, None, 4, max_queue=50)
+    name = store_revision(world, 2, None, 4, max_queue=50)
     target = {"revision": name, "phase": "Verifying", "since": since}
     target["specHash"] = hash_with(world, 4)
     world.status |= {"revision": name, "target": target}
     world.settle()
-    (told,) = removed(world)
+    (told,) = find_removed(world)
     assert told.startswith(f"revision {name} has 4")
     assert world.status["target"]["revision"] == name
 
 
 def test_replacement_of_no_or_autoscaled_pods(world: World) -> None:
     world.edit(replicas=0)
-    (message,) = removed(world)
+    (message,) = find_removed(world)
     assert "4 replicas replace one of its pods, each with 1/4 of the CPUs" in message
     autoscaling = {"minReplicas": 2, "maxReplicas": 4}
     world.edit(replicas=2, serving={**world.spec["serving"], "autoscaling": autoscaling})
     world.new_runtime_image(NEWER, like=world.images[CPU_IMAGE]).all_available()
-    assert "write their number into minReplicas and maxReplicas" in removed(world)[-1]
+    assert "write their number into minReplicas and maxReplicas" in find_removed(world)[-1]

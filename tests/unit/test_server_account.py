@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from enginewright_serving.transport.account import ByteAccount, Holding
-from enginewright_serving.transport.message import charged_bytes
+from enginewright_serving.transport.message import count_charged_bytes
 from enginewright_serving.transport.pace import TransferPace
 from enginewright_serving.transport.settings import TransportSettings
 from hypothesis import given
@@ -35,7 +35,7 @@ class World:
             self.account.begin(created, progress)
         return created
 
-    def held(self, size: int, *, rate: float | None = None) -> Holding:
+    def hold(self, size: int, *, rate: float | None = None) -> Holding:
         holding = self.holding(rate=rate)
         assert self.account.hold(holding, size)
         return holding
@@ -104,7 +104,7 @@ TestRecounted = Recounted.TestCase
 
 def test_slow_transfers_are_given_up_slowest_first_and_no_more_than_needed() -> None:
     world = World()
-    slow = {rate: world.held(300, rate=rate) for rate in (40.0, 10.0, 20.0)}
+    slow = {rate: world.hold(300, rate=rate) for rate in (40.0, 10.0, 20.0)}
     assert world.account.hold(world.holding(), 500)
     assert world.evicted == [slow[10.0], slow[20.0]]
     assert world.account.total == 800
@@ -113,15 +113,15 @@ def test_slow_transfers_are_given_up_slowest_first_and_no_more_than_needed() -> 
 def test_transfers_that_are_fast_enough_are_not_given_up() -> None:
     world = World()
     for _ in range(4):
-        world.held(250, rate=SLOW)
+        world.hold(250, rate=SLOW)
     assert not world.account.hold(world.holding(), 10)
     assert not world.evicted
 
 
 def test_a_slow_transfer_displaces_only_slower_ones() -> None:
     world = World()
-    world.held(600, rate=20.0)
-    slowest = world.held(400, rate=10.0)
+    world.hold(600, rate=20.0)
+    slowest = world.hold(400, rate=10.0)
     grows = world.holding(rate=15.0)
     assert world.account.hold(grows, 400)
     assert world.evicted == [slowest]
@@ -130,7 +130,7 @@ def test_a_slow_transfer_displaces_only_slower_ones() -> None:
 
 def test_idle_time_is_kept() -> None:
     world = World()
-    world.held(1000)
+    world.hold(1000)
     assert not world.account.hold(world.holding(), 1)
     assert not world.evicted
 
@@ -139,7 +139,7 @@ def test_an_exempt_holding_is_never_refused_nor_given_up() -> None:
     world = World()
     probe = world.holding(rate=0.0)
     probe.is_exempt = True
-    world.held(1000)
+    world.hold(1000)
     assert world.account.hold(probe, 500)
     assert not world.account.hold(world.holding(), 1)
     assert not world.evicted
@@ -147,19 +147,21 @@ def test_an_exempt_holding_is_never_refused_nor_given_up() -> None:
 
 def test_partial_bodies_are_charged_for_received_bytes() -> None:
     kib = 1024
-    assert charged_bytes(1, 60 * MIB) == 64 * kib
-    assert charged_bytes(64 * kib, 60 * MIB) == 128 * kib  # there is memory for what comes next
-    assert charged_bytes(256 * kib - 1, 60 * MIB) == 256 * kib
-    assert charged_bytes(256 * kib, 60 * MIB) == 2 * MIB
-    assert charged_bytes(3 * MIB, 60 * MIB) == 4 * MIB
+    assert count_charged_bytes(1, 60 * MIB) == 64 * kib
+    assert (
+        count_charged_bytes(64 * kib, 60 * MIB) == 128 * kib
+    )  # there is memory for what comes next
+    assert count_charged_bytes(256 * kib - 1, 60 * MIB) == 256 * kib
+    assert count_charged_bytes(256 * kib, 60 * MIB) == 2 * MIB
+    assert count_charged_bytes(3 * MIB, 60 * MIB) == 4 * MIB
     # NumPy asks for huge pages for these as well, since it allocates more, to align them
-    assert charged_bytes(256 * kib, 4 * MIB - 1) == 2 * MIB
+    assert count_charged_bytes(256 * kib, 4 * MIB - 1) == 2 * MIB
 
 
 @given(st.integers(0, 100 * MIB), st.integers(0, 100 * MIB))
 def test_charge_covers_received_bytes(arrived: int, more: int) -> None:
     length = arrived + more
-    charged = charged_bytes(arrived, length)
+    charged = count_charged_bytes(arrived, length)
     assert arrived <= charged <= length
     assert charged - arrived < 2 * MIB
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from enginewright_serving.server.api.compressed_responses import CompressedResponses
-from enginewright_serving.server.api.content_coding import accepted_coding
+from enginewright_serving.server.api.content_coding import choose_coding
 from enginewright_serving.server.inference.request_threads import RequestThreads
 from enginewright_serving.transport.compression import (
     LARGEST_RATIO,
@@ -76,15 +76,15 @@ GZIP, DEFLATE = Coding.GZIP, Coding.DEFLATE
     ],
 )
 def test_accept_encoding_is_read_as_the_rfc_has_it(value: bytes, coding: Coding | None) -> None:
-    assert accepted_coding(value) is coding
+    assert choose_coding(value) is coding
 
 
 @given(st.binary(max_size=60) | st.text("gzipdeflate*identity;q=01., \t", max_size=60))
 def test_any_bytes_are_an_accept_encoding(value: bytes | str) -> None:
-    accepted_coding(value.encode() if isinstance(value, str) else value)
+    choose_coding(value.encode() if isinstance(value, str) else value)
 
 
-def parsed(*fields: bytes) -> HttpRequest:
+def parse(*fields: bytes) -> HttpRequest:
     request = HeadParser().parse(
         memoryview(b"\r\n".join([b"POST / HTTP/1.1", b"Host: h", *fields]) + b"\r\n\r\n")
     )
@@ -93,19 +93,19 @@ def parsed(*fields: bytes) -> HttpRequest:
 
 
 def test_heads_say_how_bodies_are_and_may_be_compressed() -> None:
-    request = parsed(b"Content-Encoding:  GZIP ", b"accept-encoding: gzip", b"Accept-Encoding: br")
+    request = parse(b"Content-Encoding:  GZIP ", b"accept-encoding: gzip", b"Accept-Encoding: br")
     assert request.content_encoding == b"gzip"
-    assert accepted_coding(request.accept_encoding) is GZIP
-    assert parsed(b"Content-Encoding: identity").content_encoding == b""
-    twice = parsed(b"Content-Encoding: gzip", b"Content-Encoding: gzip")
+    assert choose_coding(request.accept_encoding) is GZIP
+    assert parse(b"Content-Encoding: identity").content_encoding == b""
+    twice = parse(b"Content-Encoding: gzip", b"Content-Encoding: gzip")
     assert twice.content_encoding == b"gzip, gzip", "not decompressed only once"
-    absent = parsed()
+    absent = parse()
     assert (absent.content_encoding, absent.accept_encoding) == (b"", b"")
 
 
 def test_a_long_list_of_codings_is_not_read() -> None:
-    assert accepted_coding(b"gzip," * 100) is GZIP
-    assert accepted_coding(b"gzip," * 1000) is None
+    assert choose_coding(b"gzip," * 100) is GZIP
+    assert choose_coding(b"gzip," * 1000) is None
 
 
 def compress(data: bytes, coding: Coding) -> bytes:
@@ -167,7 +167,7 @@ def response(*parts: bytes, kind: bytes = JSON_TYPE) -> HttpResponse:
     return HttpResponse(200, kind, [*parts], sum(map(len, parts)))
 
 
-def compressed(sent: HttpResponse, accept: bytes, content: bytes = b"") -> HttpResponse:
+def compress_response(sent: HttpResponse, accept: bytes, content: bytes = b"") -> HttpResponse:
     """Return what is sent to a client with these headers; the response is small."""
     request = HttpRequest(b"/")
     request.accept_encoding, request.content_encoding = accept, content
@@ -201,7 +201,7 @@ def test_response_is_compressed_on_request(
     accept: bytes, content: bytes, coding: bytes | None
 ) -> None:
     plain = response(TEXT[:50], TEXT[50:])
-    sent = compressed(plain, accept, content)
+    sent = compress_response(plain, accept, content)
     if coding is None:
         assert sent is plain
         return
@@ -216,7 +216,7 @@ def test_response_is_compressed_on_request(
 
 @pytest.mark.parametrize("body", [b"", b"{}", np.random.default_rng(1).bytes(3000)])
 def test_incompressible_response_is_compressed_too(body: bytes) -> None:
-    sent = compressed(response(body, kind=BINARY_TYPE), b"gzip")
+    sent = compress_response(response(body, kind=BINARY_TYPE), b"gzip")
     assert gzip.decompress(b"".join(sent.parts)) == body
 
 
@@ -224,5 +224,5 @@ def test_parts_of_any_size_are_compressed() -> None:
     edges = [0, 0, 1, 2, 100, *range(1000, 12_000, 997), 12_000]
     text = (TEXT * 10)[:12_000]
     parts: list[Any] = [memoryview(text)[low:high] for low, high in pairwise(edges)]
-    sent = compressed(response(*parts), b"gzip")
+    sent = compress_response(response(*parts), b"gzip")
     assert gzip.decompress(b"".join(sent.parts)) == text

@@ -34,13 +34,13 @@ class Echo(HttpApplication[Connection]):
         return self.refuse(404, "none") if request.target == b"/none" else None
 
     @override
-    def answered(
+    def on_answered(
         self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
     ) -> None:
         raise AssertionError(f"{request.target.decode()} is no inference")
 
     @override
-    def left(self, connection: Connection, request: HttpRequest, began: float) -> None:
+    def on_left(self, connection: Connection, request: HttpRequest, began: float) -> None:
         raise AssertionError(f"{request.target.decode()} is no inference")
 
     @override
@@ -214,7 +214,7 @@ async def test_a_connection_that_is_lost_loses_its_turn() -> None:
     assert peer.pipe.answers == 1
 
 
-def replaced(app: Echo, buffer: bytearray, *held: Peer) -> list[bool]:
+def find_replaced(app: Echo, buffer: bytearray, *held: Peer) -> list[bool]:
     """Whether each of the connections that are held is closed for a new one."""
     assert not Peer(app, buffer).pipe.answers  # it is not refused
     return [peer.pipe.aborted for peer in held]
@@ -227,7 +227,7 @@ async def test_a_client_that_pipelines_is_replaced_before_one_that_has_just_conn
     await asyncio.sleep(0)
     probe = Peer(app, buffer)
     await asyncio.sleep(0)
-    assert replaced(app, buffer, greedy, probe) == [True, False]
+    assert find_replaced(app, buffer, greedy, probe) == [True, False]
     probe.send(get("/probe"))
     await asyncio.sleep(0)
     assert targets(probe.pipe.written) == ["/probe"]
@@ -241,7 +241,7 @@ async def test_endless_pipelining_is_replaced_before_an_idle_client() -> None:
     greedy.send(get("/0") * 2 + b"GET /1")
     await asyncio.sleep(FLOOD_SECONDS)
     greedy.send(b" HTTP/1.1\r\nHost: h\r\n\r\n" + get("/2") * MANY)
-    assert replaced(app, buffer, idle, greedy) == [False, True]
+    assert find_replaced(app, buffer, idle, greedy) == [False, True]
 
 
 async def test_short_pipelining_is_replaced_after_an_idle_client() -> None:
@@ -251,7 +251,7 @@ async def test_short_pipelining_is_replaced_after_an_idle_client() -> None:
         modest.send(get(f"/{batch}") * 2)
         if batch < 2:
             await asyncio.sleep(FLOOD_SECONDS)
-    assert replaced(app, buffer, idle, modest) == [True, False]
+    assert find_replaced(app, buffer, idle, modest) == [True, False]
     await asyncio.sleep(0)
     assert targets(modest.pipe.written) == ["/0", "/0", "/1", "/1", "/2", "/2"]
 
@@ -264,7 +264,7 @@ async def test_the_time_that_the_application_takes_is_not_counted_as_pipelining(
     ((connection, response),) = app.waiting
     connection.respond(response)
     assert modest.pipe.answers == 3
-    assert replaced(app, buffer, idle, modest) == [True, False]
+    assert find_replaced(app, buffer, idle, modest) == [True, False]
 
 
 @pytest.mark.parametrize("evicted", [False, True])

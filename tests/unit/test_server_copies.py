@@ -26,7 +26,7 @@ def head_of(response: HttpResponse) -> ExchangeHead:
     return ExchangeHead.read(line.split(b": ")[1])
 
 
-def looped(act: Callable[[Copies], None], chance: float = 0.0) -> None:
+def run_act(act: Callable[[Copies], None], chance: float = 0.0) -> None:
     async def start() -> None:
         act(Copies(lambda: chance))
 
@@ -47,7 +47,7 @@ def test_a_copy_has_both_bodies_and_says_where_they_are() -> None:
         assert b"".join(second.parts) == b"\7" * 10 + b"{...}" + tensor.tobytes()
         assert (second.length, third.length, head_of(third)) == (31, 0, ExchangeHead(0))
 
-    looped(act)
+    run_act(act)
 
 
 def test_a_share_is_chosen_and_none_before_somebody_asks() -> None:
@@ -58,7 +58,7 @@ def test_a_share_is_chosen_and_none_before_somebody_asks() -> None:
         kept.ask(0.51)
         assert kept.chooses()
 
-    looped(act, chance=0.5)
+    run_act(act, chance=0.5)
 
 
 def test_copies_are_bounded_and_dropped_ones_counted() -> None:
@@ -77,7 +77,7 @@ def test_copies_are_bounded_and_dropped_ones_counted() -> None:
         assert head_of(kept.take()).dropped == 7
         assert kept.kept_bytes == MOST_BYTES - LARGEST_BYTES
 
-    looped(act)
+    run_act(act)
 
 
 def test_unclaimed_copies_are_freed() -> None:

@@ -11,7 +11,7 @@ from enginewright_runtime.session.datatypes import BF16, BYTES, DATATYPES, Datat
 from enginewright_runtime.session.signature import Signature, Tensor
 from enginewright_serving.binary_tensors import encode_strings, read_tensor
 from enginewright_serving.server.protocol import encode, json_cost
-from enginewright_serving.server.protocol.decode import Decoder, Feeds, held_bytes
+from enginewright_serving.server.protocol.decode import Decoder, Feeds, count_held_bytes
 from enginewright_serving.server.protocol.encode import Encoder
 from enginewright_serving.server.protocol.json_cost import NAMES, VALUES
 from enginewright_serving.server.protocol.request_checks import STRINGS
@@ -62,13 +62,11 @@ def elements_of(datatype: Datatype) -> st.SearchStrategy[Any]:
     return edges | st.integers(datatype.low, datatype.high)
 
 
-def nested(values: list[Any], shape: tuple[int, ...]) -> Any:
+def nest(values: list[Any], shape: tuple[int, ...]) -> Any:
     if not shape:
         return values[0]
     step = len(values) // shape[0] if shape[0] else 0
-    return [
-        nested(values[index * step : (index + 1) * step], shape[1:]) for index in range(shape[0])
-    ]
+    return [nest(values[index * step : (index + 1) * step], shape[1:]) for index in range(shape[0])]
 
 
 @st.composite
@@ -93,7 +91,7 @@ def test_json_comes_back_exactly(
     tensor: tuple[Datatype, tuple[int, ...], list[Any]], flat: bool
 ) -> None:
     datatype, shape, values = tensor
-    data = values if flat or not shape else nested(values, shape)
+    data = values if flat or not shape else nest(values, shape)
     array = decode(signature(datatype), document(datatype, shape, data))[datatype.name]
     assert (array.dtype, array.shape) == (datatype.dtype, shape)
     np.testing.assert_array_equal(array, reference(datatype, shape, values), strict=True)
@@ -324,14 +322,14 @@ documents = st.recursive(
 )
 
 
-def counted(value: Any) -> tuple[int, int]:
+def count_values(value: Any) -> tuple[int, int]:
     """Return the values and names of a document, as `json_cost` counts them."""
     if not isinstance(value, list | dict):
         return 0, 0
     members = list(value.values() if isinstance(value, dict) else value)
     values, names = max(len(members), 1), len(members) if isinstance(value, dict) else 0
     for member in members:
-        inner = counted(member)
+        inner = count_values(member)
         values, names = values + inner[0], names + inner[1]
     return values, names
 
@@ -344,7 +342,7 @@ def test_values_are_counted_outside_strings(value: Any, block: int, ascii_only: 
         patch.setattr(json_cost, "_BLOCK_BYTES", block)
         counts = json_cost._count(json_cost._outside_strings(json_cost._blocks(text)))
         cheap = json_cost._count(json_cost._blocks(text))
-    assert counts == counted(value)
+    assert counts == count_values(value)
     assert cheap >= counts
 
 
@@ -398,7 +396,7 @@ def test_inputs_take_their_own_memory_and_the_body_once_if_they_are_views_of_it(
         body = Body(len(header) + 4 * sizes["FP32"], len(header))
         body.view()[: len(header)] = header
         _, feeds = Decoder(served).decode(body, len(header))
-        return held_bytes(feeds, body.view()) - body.length
+        return count_held_bytes(feeds, body.view()) - body.length
 
     assert 8000 < measure_held(FP32=3, FP64=1000, BYTES=1) < 8200
     assert 80_000 < measure_held(FP32=3, FP64=1, BYTES=80_000) < 80_200

@@ -39,7 +39,7 @@ class Table:
         self.now = 100.0
         self.eviction = Eviction(lambda: self.now, NEWEST)
 
-    def closed(self) -> OpenConnection | None:
+    def close_one(self) -> OpenConnection | None:
         before = [client for client in self.clients if not client.aborted]
         victim = self.eviction.close_one(self.clients)
         closed = [connection for connection in before if connection.aborted]
@@ -47,7 +47,7 @@ class Table:
         return closed[0] if closed else None
 
     def order(self) -> list[OpenConnection]:
-        return list(iter(self.closed, None))
+        return list(iter(self.close_one, None))
 
 
 def test_states_are_closed_in_their_order() -> None:
@@ -70,24 +70,24 @@ def test_the_newest_connections_are_closed_last() -> None:
 def test_client_that_no_longer_waits_is_not_closed() -> None:
     first, second, third = (OpenConnection(WaitsFor.IDLE, float(number)) for number in range(3))
     table = Table(first, second, third)
-    assert table.closed() is first
+    assert table.close_one() is first
     second.wait = None  # its request has arrived since the order was found
-    assert table.closed() is third
-    assert table.closed() is None
+    assert table.close_one() is third
+    assert table.close_one() is None
 
 
 def test_an_order_is_found_again_after_a_while() -> None:
     table = Table(OpenConnection(WaitsFor.ACTIVE, 0.0), OpenConnection(WaitsFor.ACTIVE, 1.0))
-    assert table.closed() is table.clients[0]
+    assert table.close_one() is table.clients[0]
     added = OpenConnection(WaitsFor.SILENT, 99.0)
     table.clients.append(added)
     table.now += 1.0
-    assert table.closed() is added
+    assert table.close_one() is added
 
 
 def test_connections_of_an_order_are_let_go() -> None:
     table = Table(*(OpenConnection(WaitsFor.IDLE, float(number)) for number in range(100)))
-    assert table.closed() is not None
+    assert table.close_one() is not None
     gone = weakref.ref(table.clients.pop())
     assert gone() is not None
     table.eviction.forget()
@@ -110,7 +110,7 @@ def test_a_storm_looks_at_few_connections_for_each_that_is_closed() -> None:
     table = Table(*(Counted(WaitsFor.NEW, 99.0) for _ in range(most)))
     for number in range(storm):
         oldest = next(client for client in table.clients if not client.aborted)
-        assert table.closed() is oldest, number
+        assert table.close_one() is oldest, number
         table.clients.remove(oldest)
         table.now += 0.0005
         table.clients.append(Counted(WaitsFor.NEW, table.now))
@@ -120,9 +120,9 @@ def test_a_storm_looks_at_few_connections_for_each_that_is_closed() -> None:
 def test_client_is_closed_by_its_current_rank() -> None:
     clients = [OpenConnection(WaitsFor.NEW, float(number)) for number in range(100)]
     table = Table(*clients)
-    assert table.closed() is clients[0]
+    assert table.close_one() is clients[0]
     clients[1].wait = WaitsFor.SILENT
-    assert table.closed() is clients[1]
+    assert table.close_one() is clients[1]
 
 
 async def _all(queue: InputTurns) -> None:

@@ -155,7 +155,7 @@ def test_first_raw_tensor_is_found(inputs: Inputs, length: int) -> None:
     assert start == (spans[0][0] if spans and spans[0][0] <= length else None)
 
 
-def expected_feeds(message: bytes, model: Signature) -> dict[str, NDArray[Any]]:
+def read_expected_feeds(message: bytes, model: Signature) -> dict[str, NDArray[Any]]:
     """Return what protobuf reads from a request with raw contents or contents of FP32 and BYTES."""
     parsed = InferRequest()
     parsed.ParseFromString(message)
@@ -212,7 +212,7 @@ def test_changed_bytes_are_refused_or_match(
     parsed = InferRequest()
     parsed.ParseFromString(message)
     assert parsed.id.encode() == identifier
-    expected = expected_feeds(message, model)
+    expected = read_expected_feeds(message, model)
     assert feeds.keys() == expected.keys()
     for name, array in expected.items():
         assert_same(feeds[name], array)

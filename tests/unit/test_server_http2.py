@@ -43,7 +43,7 @@ pytestmark = pytest.mark.asyncio(loop_factories=["real"])  # turns of the event 
 OPEN_ENDED = 2**31 - 1
 
 
-def ended(peer: Peer) -> ErrorCode | None:
+def find_end(peer: Peer) -> ErrorCode | None:
     goaways = peer.of(frames.GOAWAY)
     return ErrorCode(goaways[-1].code) if goaways and peer.pipe.ended else None
 
@@ -311,9 +311,9 @@ async def test_a_client_that_resets_all_its_calls_is_disconnected() -> None:
             peer.client.call(number, LATER.decode(), b"1000")
             + frame(frames.RST_STREAM, 0, number, b"\0\0\0\x08")
         )
-        if ended(peer):
+        if find_end(peer):
             break
-    assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
+    assert find_end(peer) is ErrorCode.ENHANCE_YOUR_CALM
     assert len(peer.app.waiting) < 1500
     assert all(call.abandoned for call in peer.app.waiting)
 
@@ -327,9 +327,9 @@ async def test_a_client_that_has_the_server_reset_its_calls_is_disconnected() ->
             peer.client.call(number, LATER.decode(), b"1000")
             + frame(frames.WINDOW_UPDATE, 0, number, b"\0\0\0\0")
         )
-        if ended(peer):
+        if find_end(peer):
             break
-    assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
+    assert find_end(peer) is ErrorCode.ENHANCE_YOUR_CALM
     assert len(peer.app.waiting) < 1500
     assert all(call.abandoned for call in peer.app.waiting)
 
@@ -387,7 +387,7 @@ async def test_a_flood_of_frames_without_use_ends_the_connection(name: str) -> N
         await peer.turns()
         if peer.pipe.ended:
             break
-    assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
+    assert find_end(peer) is ErrorCode.ENHANCE_YOUR_CALM
     assert peer.app.held == 0
     assert len(peer.frames) < 1200
 
@@ -400,12 +400,12 @@ async def test_a_header_block_in_many_frames_ends_the_connection() -> None:
         peer.send(frame(frames.CONTINUATION, 0, 1))
         if peer.pipe.ended:
             break
-    assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
+    assert find_end(peer) is ErrorCode.ENHANCE_YOUR_CALM
     peer = Peer()
     peer.send(EMPTY_BLOCK)
     for _ in range(3):
         peer.send(frame(frames.CONTINUATION, 0, 1, bytes(8000)))
-    assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
+    assert find_end(peer) is ErrorCode.ENHANCE_YOUR_CALM
 
 
 async def test_references_to_a_large_entry_end_the_connection() -> None:
@@ -413,7 +413,7 @@ async def test_references_to_a_large_entry_end_the_connection() -> None:
     peer = Peer()
     block = peer.client.block(call_headers(ECHO.decode(), ("x-bomb", "b" * 3000)))
     peer.send(frame(frames.HEADERS, frames.END_HEADERS, 1, block + b"\xbe" * 50))
-    assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
+    assert find_end(peer) is ErrorCode.ENHANCE_YOUR_CALM
 
 
 async def test_a_client_that_does_not_read_is_not_read_either() -> None:
@@ -455,7 +455,7 @@ async def test_of_many_frames_a_part_is_processed_in_a_turn() -> None:
 # Windows.
 
 
-def granted(number: int, size: int) -> bytes:
+def grant(number: int, size: int) -> bytes:
     return frame(frames.WINDOW_UPDATE, 0, number, size.to_bytes(4, "big"))
 
 
@@ -463,11 +463,11 @@ async def test_a_response_keeps_within_both_windows() -> None:
     peer = Peer()
     peer.send(peer.client.call(1, LARGE.decode(), b"200000"))
     assert sum(len(item.payload) for item in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW
-    peer.send(granted(1, 300_000))
+    peer.send(grant(1, 300_000))
     assert sum(len(item.payload) for item in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW
-    peer.send(granted(0, 10))
+    peer.send(grant(0, 10))
     assert sum(len(item.payload) for item in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW + 10
-    peer.send(granted(0, 300_000))
+    peer.send(grant(0, 300_000))
     assert max(len(item.payload) for item in peer.of(frames.DATA)) == frames.DEFAULT_FRAME
     response = peer.responses()[1]
     assert response.content == bytes(200_000)
@@ -479,7 +479,7 @@ async def test_responses_take_turns_in_a_small_window() -> None:
     peer.send(settings((frames.INITIAL_WINDOW_SIZE, OPEN_ENDED)))
     peer.send(peer.client.call(1, LARGE.decode(), b"1000000"))
     peer.send(peer.client.call(3, LARGE.decode(), b"1000000"))
-    peer.send(granted(0, 600_000))
+    peer.send(grant(0, 600_000))
     sent = {
         number: sum(len(item.payload) for item in peer.of(frames.DATA) if item.stream == number)
         for number in (1, 3)
@@ -491,10 +491,10 @@ async def test_responses_take_turns_in_a_small_window() -> None:
 async def test_a_smaller_initial_window_applies_to_open_streams() -> None:
     peer = Peer()
     peer.send(peer.client.call(1, LARGE.decode(), b"100000"))
-    peer.send(granted(0, 300_000) + settings((frames.INITIAL_WINDOW_SIZE, 0)))
-    peer.send(granted(1, frames.DEFAULT_WINDOW))  # to 0
+    peer.send(grant(0, 300_000) + settings((frames.INITIAL_WINDOW_SIZE, 0)))
+    peer.send(grant(1, frames.DEFAULT_WINDOW))  # to 0
     assert sum(len(item.payload) for item in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW
-    peer.send(granted(1, 100))
+    peer.send(grant(1, 100))
     assert sum(len(item.payload) for item in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW + 100
 
 
@@ -520,10 +520,10 @@ async def test_a_window_that_grows_byte_by_byte_ends_the_connection() -> None:
     peer.send(settings((frames.INITIAL_WINDOW_SIZE, 0)))
     peer.send(peer.client.call(1, LARGE.decode(), b"16384"))
     for _ in range(3000):
-        peer.send(granted(1, 1))
+        peer.send(grant(1, 1))
         if peer.pipe.ended:
             break
-    assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
+    assert find_end(peer) is ErrorCode.ENHANCE_YOUR_CALM
     assert len(peer.of(frames.DATA)) < 1500
 
 
@@ -540,7 +540,7 @@ async def test_a_client_that_reads_a_large_response_in_small_steps_is_served() -
         for part in parts:
             size = len(part.payload)
             received += size
-            peer.send(granted(0, size) + granted(1, size))
+            peer.send(grant(0, size) + grant(1, size))
         await peer.turns()
     assert not peer.of(frames.GOAWAY)
 
@@ -551,7 +551,7 @@ async def test_a_client_that_reads_a_large_response_in_small_steps_is_served() -
 async def test_a_message_in_a_large_frame_is_read_into_its_own_memory() -> None:
     peer = Peer()
     content = b"1000".ljust(MAX_FRAME - 5)
-    peer.send(settings((frames.INITIAL_WINDOW_SIZE, OPEN_ENDED)) + granted(0, 2**24))
+    peer.send(settings((frames.INITIAL_WINDOW_SIZE, OPEN_ENDED)) + grant(0, 2**24))
     sent = peer.client.headers(1, call_headers(LATER.decode())) + data(
         1, message(content), ends=True
     )
@@ -568,7 +568,7 @@ async def test_a_message_in_a_large_frame_is_read_into_its_own_memory() -> None:
 @pytest.mark.parametrize("pieces", [1009, 40_000, 65_536, 200_003])
 async def test_large_messages_arrive_in_any_pieces(pieces: int) -> None:
     peer = Peer()
-    peer.send(settings((frames.INITIAL_WINDOW_SIZE, OPEN_ENDED)) + granted(0, 2**24))
+    peer.send(settings((frames.INITIAL_WINDOW_SIZE, OPEN_ENDED)) + grant(0, 2**24))
     contents = [bytes([number]) * (100_000 + number) for number in range(1, 20, 2)]
     sent = b""
     for number, content in zip(range(1, 20, 2), contents, strict=True):
@@ -586,7 +586,7 @@ async def test_large_messages_arrive_in_any_pieces(pieces: int) -> None:
 @pytest.mark.parametrize("pieces", [40_000, 65_536, 200_003])
 async def test_the_memory_of_a_large_message_grows_as_it_arrives(pieces: int) -> None:
     peer = Peer()
-    peer.send(settings((frames.INITIAL_WINDOW_SIZE, OPEN_ENDED)) + granted(0, 2**24))
+    peer.send(settings((frames.INITIAL_WINDOW_SIZE, OPEN_ENDED)) + grant(0, 2**24))
     content = bytes(range(256)) * 20_000
     body = message(content)
     sent = peer.client.headers(1, call_headers(ECHO.decode()))
@@ -611,7 +611,7 @@ async def test_a_body_that_is_read_directly_is_checked_as_well() -> None:
             assert reset.code == ErrorCode.PROTOCOL_ERROR
         if peer.pipe.ended:
             break
-    assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
+    assert find_end(peer) is ErrorCode.ENHANCE_YOUR_CALM
     assert peer.app.served == 0
     assert peer.app.held == 0
 
@@ -797,9 +797,9 @@ async def test_part_of_a_frame_or_header_block_must_continue(part: bytes) -> Non
     peer.send(part)
     now = time.monotonic()
     peer.connection.check(now + DEFAULTS.head_seconds - 1)
-    assert ended(peer) is None
+    assert find_end(peer) is None
     peer.connection.check(now + DEFAULTS.head_seconds + 1)
-    assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
+    assert find_end(peer) is ErrorCode.ENHANCE_YOUR_CALM
 
 
 @pytest.mark.parametrize("why", ["idle", "age", "draining"])
@@ -845,8 +845,8 @@ async def test_a_client_that_does_not_acknowledge_is_refused_new_streams_all_the
 async def test_a_connection_beyond_the_limit_is_refused() -> None:
     app = EchoApp(TransportSettings(connections=1))
     first, second = Peer(app), Peer(app, opened=False)
-    assert ended(first) is None
-    assert ended(second) is ErrorCode.ENHANCE_YOUR_CALM
+    assert find_end(first) is None
+    assert find_end(second) is ErrorCode.ENHANCE_YOUR_CALM
 
 
 async def test_connections_are_closed_in_the_order_of_their_waits() -> None:
@@ -874,7 +874,7 @@ async def test_connections_are_closed_in_the_order_of_their_waits() -> None:
 async def test_another_protocol_is_refused() -> None:
     peer = Peer(opened=False)
     peer.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
-    assert ended(peer) is ErrorCode.PROTOCOL_ERROR
+    assert find_end(peer) is ErrorCode.PROTOCOL_ERROR
 
 
 class CountedStreams(dict[int, Stream]):
@@ -959,7 +959,7 @@ async def test_the_responses_that_are_owed_are_counted(name: str) -> None:
     build, expected = RESPONSES_OWED[name]
     peer = Peer()
     peer.send(build(peer))
-    assert ended(peer) is None
+    assert find_end(peer) is None
     streams = peer.connection._streams
     assert streams.owed == expected
     walked = [
@@ -991,7 +991,7 @@ class CountingApp(EchoApp):
         super().release(call)
 
 
-def begun(app: EchoApp, calls: int) -> Peer:
+def begin(app: EchoApp, calls: int) -> Peer:
     peer = Peer(app)
     sent = b""
     for number in range(1, 2 * calls, 2):
@@ -1005,7 +1005,7 @@ def begun(app: EchoApp, calls: int) -> Peer:
 #   turns of the event loop | other clients are answered meanwhile
 async def test_calls_of_many_clients_that_leave_are_dropped_in_turns() -> None:
     app = CountingApp(DEFAULTS)
-    few, *many = begun(app, 3), *(begun(app, MAX_STREAMS) for _ in range(40))
+    few, *many = begin(app, 3), *(begin(app, MAX_STREAMS) for _ in range(40))
     for peer in many:
         await peer.turns()
     few.connection.connection_lost(None)

@@ -55,20 +55,20 @@ def test_pauses_of_long_ago_say_nothing() -> None:
 @pytest.mark.parametrize("period", [0.08, 0.1, 0.4, 1.0, 2.5])
 def test_a_steady_client_that_leaves_room_is_never_delayed(period: float) -> None:
     """In virtual time: requests of 25 ms, and every 5 s a golden inference as long."""
-    assert delayed(lambda: period, compute=0.025) == 0
+    assert measure_delays(lambda: period, compute=0.025) == 0
 
 
 @pytest.mark.parametrize("period", [0.001, 0.03, 0.05])
 def test_one_that_leaves_none_is_delayed_when_the_check_would_go_stale(period: float) -> None:
-    assert 0 < delayed(lambda: period, compute=0.025) < 0.003
+    assert 0 < measure_delays(lambda: period, compute=0.025) < 0.003
 
 
 def test_requests_at_random_are_delayed_as_rarely_as_the_share_of_time_says() -> None:
     generator = random.Random(3)  # noqa: S311 - of arrivals
-    assert delayed(lambda: generator.expovariate(10.0), compute=0.025) < 0.006
+    assert measure_delays(lambda: generator.expovariate(10.0), compute=0.025) < 0.006
 
 
-def delayed(
+def measure_delays(
     period: Callable[[], float], *, compute: float, every: float = 5.0, defer: float = 20.0
 ) -> float:
     """Return the share of 50,000 requests that a golden inference delays."""

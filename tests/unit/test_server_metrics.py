@@ -42,8 +42,8 @@ def test_runs_are_counted_by_their_requests(runs: list[tuple[int, bool]]) -> Non
 
 def test_an_answer_is_counted_with_its_duration_and_sizes() -> None:
     metrics = Metrics("m", "r1")
-    metrics.answered(200, time.monotonic() - 70, 1000, 4000)
-    metrics.answered(503, time.monotonic(), 0, 64)
+    metrics.count_answer(200, time.monotonic() - 70, 1000, 4000)
+    metrics.count_answer(503, time.monotonic(), 0, 64)
     at_most = {"stage": "total", "code": "2xx"}
     assert samples(metrics, f"{DURATION}_bucket", **at_most, le="60.0") == [0]
     assert samples(metrics, f"{DURATION}_bucket", **at_most, le="120.0") == [1]
@@ -63,5 +63,5 @@ def test_the_number_of_series_is_bounded() -> None:
     metrics = Metrics("m", "r1")
     before = len(metrics.expose().splitlines())
     for status in (200, 400, 404, 408, 413, 431, 499, 500, 503, 504):
-        metrics.answered(status, time.monotonic(), 2**50, 2**50)
+        metrics.count_answer(status, time.monotonic(), 2**50, 2**50)
     assert len(metrics.expose().splitlines()) == before

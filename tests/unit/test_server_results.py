@@ -75,7 +75,7 @@ class Interrupting(BatchLimits):
         return super().whole(rows)
 
 
-async def returned(worker: InferenceWorker) -> None:
+async def wait_until_returned(worker: InferenceWorker) -> None:
     """Wait until the worker has returned all jobs."""
     async with asyncio.timeout(20):
         while worker.outstanding:  # noqa: ASYNC110 - nothing signals it
@@ -106,7 +106,7 @@ async def test_a_request_that_expires_just_before_its_run_is_the_clients_deadlin
     limits = Interrupting(interrupt=expire_now)
     worker = InferenceWorker(lambda _, feeds: [feeds["x"]], judge, 8, limits, 1, results.finish)
     worker.submit(late)
-    await returned(worker)
+    await wait_until_returned(worker)
     assert limits.calls == [1]
     assert (responder.sent, responder.released) == ([504], True)
     assert dict(metrics.requests) == {200: 0, 400: 0, 500: 0, 503: 0, 504: 1}
@@ -117,6 +117,6 @@ async def test_a_request_that_expires_just_before_its_run_is_the_clients_deadlin
     responder = Responder()
     job = Job(InferenceCall(), Plan(["y"]), {"x": np.ones((1, 2))}, responder, loop.time())
     worker.submit(job)
-    await returned(worker)
+    await wait_until_returned(worker)
     assert (responder.sent, health.recorded) == ([200], [True])
     assert metrics.compute.count == 1

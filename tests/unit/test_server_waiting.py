@@ -24,7 +24,7 @@ def job(priority: int, queued: float = 0.0) -> Job:
     return cast("Job", SimpleNamespace(priority=priority, queued=queued))
 
 
-def filled(priorities: list[int]) -> Waiting[Job]:
+def fill(priorities: list[int]) -> Waiting[Job]:
     waiting: Waiting[Job] = Waiting()
     for number, priority in enumerate(priorities):
         waiting.add(job(priority, float(number)))
@@ -37,14 +37,14 @@ def place(item: Job) -> tuple[int, float]:
 
 @given(st.lists(PRIORITIES))
 def test_higher_priorities_come_first_and_older_ones_within_a_priority(given: list[int]) -> None:
-    assert [place(item) for item in filled(given)] == sorted(
+    assert [place(item) for item in fill(given)] == sorted(
         (priority, float(number)) for number, priority in enumerate(given)
     )
 
 
 @given(st.lists(PRIORITIES), PRIORITIES)
 def test_newest_of_the_lowest_priority_is_given_up(given: list[int], priority: int) -> None:
-    waiting = filled(given)
+    waiting = fill(given)
     expected = max(map(place, waiting), default=None)
     victim = waiting.give_up(priority)
     if expected is None or expected[0] <= priority:
@@ -72,7 +72,7 @@ def test_order_is_kept_and_nothing_is_lost(steps: list[tuple[int, int]]) -> None
 
 @given(st.lists(PRIORITIES, min_size=1, max_size=20), PRIORITIES)
 def test_first_client_does_not_stop_the_others(others: list[int], priority: int) -> None:
-    waiting = filled(others)
+    waiting = fill(others)
     left = len(others)
     for run in range(FAIR_RUNS * len(others) + 1):
         if not left:
@@ -85,7 +85,7 @@ def test_first_client_does_not_stop_the_others(others: list[int], priority: int)
 
 
 def test_with_one_priority_the_order_is_that_of_arrival() -> None:
-    waiting = filled([DEFAULT] * 100)
+    waiting = fill([DEFAULT] * 100)
     order = []
     while waiting:
         waiting.be_fair()

@@ -111,7 +111,7 @@ class Bench:
         self.worker.submit(job)
         return job
 
-    async def answered(self) -> list[list[int]]:
+    async def answer_all(self) -> list[list[int]]:
         """End the first run; return what the clients of all jobs were sent, once all are answered."""
         self._end.set()
         async with asyncio.timeout(20):
@@ -145,7 +145,7 @@ async def test_a_request_that_expires_in_the_queue_leaves_it_whole(limits: Batch
         assert bench.worker.depth == 2
         assert late.feeds, "a thread may still read it"
         assert bench.jobs[2][1].released
-        assert await bench.answered() == [[200], [200], [504], [200]]
+        assert await bench.answer_all() == [[200], [200], [504], [200]]
 
 
 async def test_a_golden_inference_that_expires_while_it_is_deferred_leaves_the_queue() -> None:
@@ -159,7 +159,7 @@ async def test_a_golden_inference_that_expires_while_it_is_deferred_leaves_the_q
         bench.results.expire(job)
         assert bench.worker.outstanding == 1
         assert (responder.sent, responder.released) == ([504], True)
-        assert await bench.answered() == [[200]]
+        assert await bench.answer_all() == [[200]]
 
 
 ACTIONS = st.sampled_from(["submit", "submit other sizes", "expire", "leave", "give up"])
@@ -195,7 +195,7 @@ async def test_every_request_is_answered_once(
                 job = waiting.pop(number % len(waiting))
                 bench.results.expire(job)
                 expected[job] = expected[job] and [504]
-        await bench.answered()
+        await bench.answer_all()
         assert [responder.sent for _, responder in bench.jobs] == list(expected.values())
         for job, responder in bench.jobs:
             assert responder.released or expected[job] == [200]
@@ -229,14 +229,14 @@ async def test_an_error_while_a_batch_is_formed_fails_its_requests_only(
         patch.setattr(Job, "joins", fails(error))
         bench.submit(2)
         bench.submit(3)  # the last one that waits joins no other
-        assert await bench.answered() == [[200], [500], [200]]
-        unexpected(caplog, bench)
+        assert await bench.answer_all() == [[200], [500], [200]]
+        check_unexpected(caplog, bench)
         patch.undo()
         bench.submit(4)
-        assert (await bench.answered())[-1] == [200]
+        assert (await bench.answer_all())[-1] == [200]
 
 
-def unexpected(caplog: pytest.LogCaptureFixture, bench: Bench) -> None:
+def check_unexpected(caplog: pytest.LogCaptureFixture, bench: Bench) -> None:
     """Check that one error was logged with its trace, of which clients see the reference only."""
     (record,) = [log_record for log_record in caplog.records if log_record.levelno >= logging.ERROR]
     assert record.exc_info is not None
@@ -252,11 +252,11 @@ async def test_error_in_dividing_a_batch_fails_its_requests(
     with Bench(LimitsThatFail(rows=4)) as bench:
         bench.submit(2)
         bench.submit(3)
-        assert await bench.answered() == [[200], [500], [500]]
-        unexpected(caplog, bench)
+        assert await bench.answer_all() == [[200], [500], [500]]
+        check_unexpected(caplog, bench)
         assert bench.worker.busy_seconds(time.monotonic()) == 0.0
         bench.submit(4)
-        assert (await bench.answered())[-1] == [200]
+        assert (await bench.answer_all())[-1] == [200]
 
 
 @pytest.mark.parametrize("name", ["join", "split"])
@@ -269,9 +269,9 @@ async def test_error_in_joining_or_splitting(
         bench.submit(2)
         bench.submit(3)
         expected = 200 if isinstance(error, Exception) else 500  # they run again, one by one
-        assert await bench.answered() == [[200], [expected], [expected]]
+        assert await bench.answer_all() == [[200], [expected], [expected]]
         bench.submit(4)
-        assert (await bench.answered())[-1] == [200]
+        assert (await bench.answer_all())[-1] == [200]
 
 
 @pytest.mark.parametrize("limits", BATCHES, ids=["one by one", "batches", "batches that wait"])
@@ -283,10 +283,10 @@ async def test_thread_survives_any_error_of_a_run(
         bench.raises = error
         bench.submit(2)
         bench.submit(3, width=3)
-        assert await bench.answered() == [[200], [500], [200]]
+        assert await bench.answer_all() == [[200], [500], [200]]
         assert bench.worker.busy_seconds(time.monotonic()) == 0.0
         bench.submit(4)
-        assert (await bench.answered())[-1] == [200]
+        assert (await bench.answer_all())[-1] == [200]
 
 
 async def test_an_error_while_a_thread_waits_for_requests_does_not_end_it(
@@ -302,7 +302,7 @@ async def test_an_error_while_a_thread_waits_for_requests_does_not_end_it(
     with Bench(BatchLimits()) as bench:
         monkeypatch.setattr(JobQueue, "_next", fail_once)
         bench.submit(2)
-        assert await bench.answered() == [[200], [200]]
+        assert await bench.answer_all() == [[200], [200]]
     assert not errors
     assert SECRET in caplog.text
 
@@ -321,7 +321,7 @@ async def test_unanswerable_request_loses_its_connection(how: str) -> None:
             bench.results.refuse(job, "another one needs its place")
         assert aborted == [job]
         assert responder.released
-        assert await bench.answered() == [[200], []]
+        assert await bench.answer_all() == [[200], []]
 
 
 async def test_charge_is_released_with_the_connection() -> None:
@@ -373,7 +373,7 @@ async def test_failing_batch_is_no_stuck_run(monkeypatch: pytest.MonkeyPatch) ->
         for value in range(8):
             bench.submit(value)
         monkeypatch.setattr(bench.worker._runs, "_run", fail)
-        assert await bench.answered() == [[200], *([[400]] * 8)]
+        assert await bench.answer_all() == [[200], *([[400]] * 8)]
     assert busy == [1.0] * (1 + 8 + 8)  # the batch, each of it alone, and who is at fault
 
 
@@ -396,7 +396,7 @@ async def test_abandoned_request_is_not_repeated(monkeypatch: pytest.MonkeyPatch
             return [feeds["x"]]
 
         monkeypatch.setattr(bench.worker._runs, "_run", run)
-        assert await bench.answered() == [[200], [200], [], [504], [504]]
+        assert await bench.answer_all() == [[200], [200], [], [504], [504]]
         assert sizes == [4, 1]
         assert first.arrays is not None
 
@@ -412,7 +412,7 @@ async def test_expired_request_is_in_no_later_part(monkeypatch: pytest.MonkeyPat
             return [feeds["x"]]
 
         monkeypatch.setattr(bench.worker._runs, "_run", run)
-        assert await bench.answered() == [[200], [200], [200], [504], [200]]
+        assert await bench.answer_all() == [[200], [200], [200], [504], [200]]
         assert ran == [[2.0, 3.0], [5.0]]
         assert {size: n for size, (n, _) in bench.metrics.runs.succeeded.items()} == {
             1: 2,
@@ -434,7 +434,7 @@ async def test_run_counts_though_its_first_request_expires(monkeypatch: pytest.M
             return attempt(jobs)
 
         monkeypatch.setattr(bench.worker._runs, "attempt", expire_first)
-        assert await bench.answered() == [[200], [504], [200]]
+        assert await bench.answer_all() == [[200], [504], [200]]
         assert {size: n for size, (n, _) in bench.metrics.runs.succeeded.items()} == {
             1: 1,
             2: 1,
@@ -447,7 +447,7 @@ async def test_a_run_counts_though_a_copy_of_a_request_is_its_first() -> None:
         bench.submit(2, copy=True)
         for value in (3, 4):  # of the priority that copies have
             bench.submit(value, Plan(["y"], priority=LOWEST))
-        assert await bench.answered() == [[200]] * 4
+        assert await bench.answer_all() == [[200]] * 4
         assert {size: n for size, (n, _) in bench.metrics.runs.succeeded.items()} == {
             1: 1,
             3: 1,
@@ -469,7 +469,7 @@ async def test_an_error_as_a_request_leaves_the_queue_does_not_lose_it(
         monkeypatch.setattr(Pauses, "end", fail_once)
         bench.submit(2)
         bench.submit(3, width=3)
-        assert await bench.answered() == [[200], [200], [200]]
+        assert await bench.answer_all() == [[200], [200], [200]]
     assert not errors
     assert SECRET in caplog.text
 
@@ -480,4 +480,4 @@ async def test_a_connection_that_cannot_be_closed_delays_no_other_answer() -> No
         given: Any = bench.jobs[1][1]
         given.succeed = given.fail = given.abort = fails(RuntimeError("internal"))
         bench.submit(3)
-        assert await bench.answered() == [[200], [], [200]]
+        assert await bench.answer_all() == [[200], [], [200]]

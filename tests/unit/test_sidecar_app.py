@@ -138,7 +138,7 @@ def application(pod: Pod, server: Any) -> SidecarApp:
     return SidecarApp(pod.state, server)
 
 
-def asked(app: SidecarApp, path: str, client: Any) -> HttpResponse | None:
+def ask(app: SidecarApp, path: str, client: Any) -> HttpResponse | None:
     request = HttpRequest(path.encode())
     request.method = b"GET"
     assert app.admit(request) is None
@@ -163,7 +163,7 @@ def test_a_verdict_is_encoded_once_however_many_ask(monkeypatch: pytest.MonkeyPa
     for event in EVENTS:
         event(pod)
         encoded.clear()
-        answers = [asked(app, "/verdict", Client()) for _ in range(100)]
+        answers = [ask(app, "/verdict", Client()) for _ in range(100)]
         assert encoded == [pod.state.verdict()]
         bodies = {bytes(part) for answer in answers if answer for part in answer.parts}
         assert [Verdict.model_validate_json(body) for body in bodies] == [pod.state.verdict()]
@@ -173,7 +173,7 @@ async def test_metrics_are_built_once_for_concurrent_requests() -> None:
     server, clients = Server(), [Client() for _ in range(50)]
     app = application(Pod(), server)
     for client in clients:
-        assert asked(app, "/metrics", client) is None
+        assert ask(app, "/metrics", client) is None
     await turns()
     assert server.scrapes == 1
     assert [answer.status for client in clients for answer in client.answers] == [200] * 50
@@ -183,8 +183,8 @@ async def test_nothing_is_kept_for_a_client_that_leaves_before_it_is_answered() 
     server = Server()
     left: Any = Client()
     app = application(Pod(), server)
-    assert asked(app, "/metrics", left) is None
-    app.disconnected(left)
+    assert ask(app, "/metrics", left) is None
+    app.remove_connection(left)
     assert not app._answering
     await turns()
     assert server.scrapes <= 1
@@ -194,10 +194,10 @@ async def test_nothing_is_kept_for_a_client_that_leaves_before_it_is_answered() 
 async def test_metrics_are_never_older_than_the_verdict() -> None:
     pod, server, client = Pod(), Server(), Client()
     app = application(pod, server)
-    asked(app, "/metrics", client)
+    ask(app, "/metrics", client)
     await turns()
     pod.infers(wrong="output 'y' differs")
-    asked(app, "/metrics", client)
+    ask(app, "/metrics", client)
     await turns()
     assert server.scrapes == 2
     before, after = (bytes(answer.parts[0]) for answer in client.answers)
@@ -208,7 +208,7 @@ async def test_a_refusal_before_there_are_measurements_is_not_kept() -> None:
     server, client = Server(), Client()
     app = application(Pod(), server)
     for _ in range(2):
-        assert asked(app, "/measurements", client) is None
+        assert ask(app, "/measurements", client) is None
         await turns()
     assert server.measured == 2
     assert [answer.status for answer in client.answers] == [503, 503]

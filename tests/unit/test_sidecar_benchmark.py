@@ -4,7 +4,7 @@ import pytest
 from enginewright_contract.execution import Baseline
 from enginewright_contract.manifest import EngineInfo, Latency, Manifest
 from enginewright_contract.reasons import Reason
-from enginewright_serving.sidecar.benchmark import compared, outcome
+from enginewright_serving.sidecar.benchmark import compare, outcome
 from enginewright_serving.sidecar.checks import CheckResult
 
 from tests.support.manifests import CPU_RECIPE, engine_info, manifest
@@ -27,18 +27,18 @@ def of_engine(*figures: Latency) -> Manifest:
 MEASURED = of_engine(figure("opt", 0.010), figure("min", 0.004))
 
 
-def judged(
+def judge_start(
     facts: Manifest, usual: Baseline | None = None, now: dict[str, float] | None = None
 ) -> CheckResult:
-    return outcome(facts, compared(facts, usual, (now or {}).get))
+    return outcome(facts, compare(facts, usual, (now or {}).get))
 
 
-def started(p50: float, shapes: str = "opt") -> Baseline:
+def start(p50: float, shapes: str = "opt") -> Baseline:
     return Baseline(p50=p50, samples=100, shapes=shapes)
 
 
 def test_a_pod_that_starts_slow_is_slower_than_the_benchmark_of_its_class() -> None:
-    result = judged(MEASURED, started(0.021), {"min": 0.009})
+    result = judge_start(MEASURED, start(0.021), {"min": 0.009})
     assert (result.state, result.reason) == ("failed", Reason.SLOWER_THAN_BENCHMARK)
     assert "2 times the benchmark of the class, 4 ms for shapes 'min'" in result.message or (
         "2 times the benchmark of the class, 10 ms for shapes 'opt'" in result.message
@@ -48,30 +48,30 @@ def test_a_pod_that_starts_slow_is_slower_than_the_benchmark_of_its_class() -> N
 @pytest.mark.parametrize(
     ("usual", "now"),
     [
-        (started(0.019), {}),
-        (started(0.010), {"min": 0.030}),  # a device that idles: its clocks are low
-        (started(0.030), {"min": 0.005}),  # a neighbour's burst at the start
+        (start(0.019), {}),
+        (start(0.010), {"min": 0.030}),  # a device that idles: its clocks are low
+        (start(0.030), {"min": 0.005}),  # a neighbour's burst at the start
         (None, {"min": 0.0079}),
     ],
 )
 def test_one_good_figure_is_enough(usual: Baseline | None, now: dict[str, float]) -> None:
-    assert judged(MEASURED, usual, now).state == "ok"
+    assert judge_start(MEASURED, usual, now).state == "ok"
 
 
 def test_noise_is_ok() -> None:
-    assert judged(of_engine(figure("opt", 0.0003)), started(0.0012)).state == "ok"
+    assert judge_start(of_engine(figure("opt", 0.0003)), start(0.0012)).state == "ok"
 
 
 @pytest.mark.parametrize(
     ("facts", "usual", "wording"),
     [
-        (manifest(), started(9.0), "backend cpu has no engine"),
-        (of_engine(), started(9.0), "the engine was built without a device"),
-        (MEASURED, started(9.0, "s0"), "no run of the same shapes"),
+        (manifest(), start(9.0), "backend cpu has no engine"),
+        (of_engine(), start(9.0), "the engine was built without a device"),
+        (MEASURED, start(9.0, "s0"), "no run of the same shapes"),
         (MEASURED, None, "no run of the same shapes"),
     ],
 )
 def test_incomparable_is_unknown(facts: Manifest, usual: Baseline | None, wording: str) -> None:
-    result = judged(facts, usual)
+    result = judge_start(facts, usual)
     assert result.state == "unknown"
     assert wording in result.message

@@ -90,7 +90,7 @@ def probe(seconds: float, *, compute: float | None = None, queued: float = 0.0) 
     return ProbeResult("s0", seconds, 0.0, queued=queued, compute=compute)
 
 
-def probed(*results: ProbeResult, idle: bool = True) -> tuple[ProbeLatency, float]:
+def run_probes(*results: ProbeResult, idle: bool = True) -> tuple[ProbeLatency, float]:
     latency = ProbeLatency()
     for index, result in enumerate(results):
         latency.add(result, float(index), idle=idle)
@@ -116,7 +116,7 @@ USUAL = probe(0.011, compute=0.010)
 def test_a_slow_model_and_hidden_time_are_slow_and_a_probe_that_waited_is_not(
     usual: ProbeResult, then: ProbeResult, *, idle: bool, state: CheckState
 ) -> None:
-    latency, now = probed(*[usual] * 20, *[then] * 40, idle=idle)
+    latency, now = run_probes(*[usual] * 20, *[then] * 40, idle=idle)
     outcome = latency.outcome(now)
     assert outcome.state == state
     if state == "failed":
@@ -125,7 +125,7 @@ def test_a_slow_model_and_hidden_time_are_slow_and_a_probe_that_waited_is_not(
 
 
 def test_a_new_server_process_is_held_to_the_pods_baseline() -> None:
-    latency, now = probed(*[probe(0.011, compute=0.010)] * 20)
+    latency, now = run_probes(*[probe(0.011, compute=0.010)] * 20)
     latency.restart()
     assert latency.outcome(now).state == "unknown"
     for index in range(5):
@@ -137,7 +137,9 @@ def bucket(count: int, seconds: float, warmup: float | None = None) -> ComputeBu
     return ComputeBucket(elements=64, warmup_seconds=warmup, count=count, seconds=seconds)
 
 
-def lived(*means: float, count: int = 20, warmup: float | None = None) -> tuple[LiveLatency, float]:
+def observe_requests(
+    *means: float, count: int = 20, warmup: float | None = None
+) -> tuple[LiveLatency, float]:
     """Return what is known after polls each 5 s, between which `count` requests took so long on average."""
     live = LiveLatency()
     total, number, now = 0.0, 0, 0.0
@@ -163,18 +165,18 @@ def lived(*means: float, count: int = 20, warmup: float | None = None) -> tuple[
 def test_requests_are_compared_with_their_usual(
     means: list[float], warmup: float | None, state: CheckState
 ) -> None:
-    live, now = lived(*means, warmup=warmup)
+    live, now = observe_requests(*means, warmup=warmup)
     assert live.outcome(now).state == state
 
 
 def test_old_probes_are_not_judged() -> None:
-    live, now = lived(*[0.010] * 20, *[0.050] * 5)
+    live, now = observe_requests(*[0.010] * 20, *[0.050] * 5)
     assert live.outcome(now).state == "failed"
     assert live.outcome(now + 91.0).state == "unknown"
 
 
 def test_reset_counters_are_compared_from_there() -> None:
-    live, now = lived(*[0.010] * 20)
+    live, now = observe_requests(*[0.010] * 20)
     live.add([bucket(3, 0.03)], now + 5)
     live.add([bucket(30, 0.3)], now + 10)
     assert live.outcome(now + 10).state == "unknown"
@@ -234,7 +236,7 @@ class World:
             self.now, number, process = heapq.heappop(self.events)
             heapq.heappush(self.events, (self.now + next(process), number, process))
 
-    def took(self, large: float = 1.0) -> float:
+    def measure(self, large: float = 1.0) -> float:
         hiccup = self.random.uniform(0.5, 1.0) if self.random.random() < 0.0005 else 0.0
         noise = self.random.lognormvariate(0.0, 0.2)
         return self.compute * self.factor * large * noise + hiccup
@@ -246,7 +248,7 @@ class World:
                 continue
             yield self.random.expovariate(self.load / self.compute)
             if self.free - self.now < 256 * self.compute:  # else refused
-                took = self.took()
+                took = self.measure()
                 self.free = max(self.now, self.free) + took
                 self.count, self.seconds = self.count + 1, self.seconds + took
 
@@ -254,7 +256,10 @@ class World:
         while True:
             idle = self.traffic.idle(self.now)
             facts = ProbeFacts(
-                frozenset(self.proven), idle, self.probes.undecided(self.now), self.traffic.served
+                frozenset(self.proven),
+                idle,
+                self.probes.is_undecided(self.now),
+                self.traffic.served,
             )
             turn = self.turns.next(facts, self.now)
             queued = (
@@ -262,7 +267,7 @@ class World:
                 if turn.defer
                 else max(0.0, self.free - self.now)
             )
-            took = self.took(20.0 if turn.sample == "max" else 1.0)
+            took = self.measure(20.0 if turn.sample == "max" else 1.0)
             self.free = max(self.free, self.now) + took
             result = ProbeResult(
                 turn.sample, queued + took + 0.001, 0.0, queued=queued, compute=took

@@ -87,7 +87,7 @@ def test_of_many_sizes_the_frequent_ones_are_kept() -> None:
     assert {latency.name: latency.count for latency in buckets.latencies()}["40960"] == 2 + 4
 
 
-def grown(samples: int, every: float = 5.0) -> list[MemorySample]:
+def grow(samples: int, every: float = 5.0) -> list[MemorySample]:
     history = History[MemorySample](WINDOWS)
     for index in range(samples):
         history.add(MemorySample(at=1000.0 + every * index, bytes=index))
@@ -97,7 +97,7 @@ def grown(samples: int, every: float = 5.0) -> list[MemorySample]:
 
 def test_memory_is_kept_from_the_start_and_recent_samples_are_dense() -> None:
     day = 17_280
-    samples = grown(day)
+    samples = grow(day)
     assert len(samples) == WINDOWS
     assert (samples[0].bytes, samples[-1].bytes) == (0, day - 1)
     times = [sample.at for sample in samples]
@@ -139,12 +139,14 @@ def test_a_clock_set_back_before_the_first_sample_begins_another_history() -> No
     assert [sample.at for sample in history.samples] == [50.0, 52.0]
 
 
-def reported(started: float = 10.0, memory: int = 100, **responses: int) -> ServerMeasurements:
+def report_measurements(
+    started: float = 10.0, memory: int = 100, **responses: int
+) -> ServerMeasurements:
     counts = {code.removeprefix("c"): count for code, count in responses.items()}
     return ServerMeasurements(started=started, memory_bytes=memory, responses=counts)
 
 
-def ran(sample: str = "s0", compute: float | None = 0.01) -> ProbeResult:
+def run_probe(sample: str = "s0", compute: float | None = 0.01) -> ProbeResult:
     return ProbeResult(sample, 0.02, 0.0, compute=compute, inputs="d" * 64)
 
 
@@ -156,9 +158,9 @@ def document(pod: PodMeasurements) -> Measurements:
 
 def test_before_the_server_has_reported_there_is_nothing() -> None:
     pod = PodMeasurements(TASK)
-    pod.golden(ran(), 1.0)
+    pod.golden(run_probe(), 1.0)
     assert pod.document is None
-    pod.server(reported(), 20.0, sample=False)
+    pod.server(report_measurements(), 20.0, sample=False)
     assert document(pod).since == 10.0
     assert document(pod).golden_ok == 1
     assert document(pod).memory == (MemorySample(at=20.0, bytes=100),)
@@ -166,9 +168,9 @@ def test_before_the_server_has_reported_there_is_nothing() -> None:
 
 def test_golden_inferences_are_counted_by_their_outcome() -> None:
     pod = PodMeasurements(TASK)
-    pod.server(reported(c200=3, c503=1), 20.0, sample=False)
+    pod.server(report_measurements(c200=3, c503=1), 20.0, sample=False)
     for _ in range(WINDOW):
-        pod.golden(ran(), 30.0)
+        pod.golden(run_probe(), 30.0)
     pod.golden(ProbeResult("s0", 0.02, 0.0, compute=0.01, wrong="...", inputs="d" * 64), 31.0)
     pod.golden(ProbeResult("s0", 0.0, 0.0, not_run="returned 500", fails=True), 31.0)
     pod.golden(ProbeResult("s0", 30.0, 0.0, not_run="timed out", late=True), 31.0)
@@ -185,11 +187,11 @@ def test_golden_inferences_are_counted_by_their_outcome() -> None:
 
 def test_counts_of_the_past_are_kept_so_that_any_later_time_can_be_counted_alone() -> None:
     pod = PodMeasurements(TASK)
-    pod.server(reported(c200=1), 20.0, sample=False)  # the first one always is
-    pod.golden(ran(), 21.0)
-    pod.server(reported(c200=9, c500=2), 22.0, sample=True)
+    pod.server(report_measurements(c200=1), 20.0, sample=False)  # the first one always is
+    pod.golden(run_probe(), 21.0)
+    pod.server(report_measurements(c200=9, c500=2), 22.0, sample=True)
     pod.golden(ProbeResult("s0", 0.02, 0.0, compute=0.01, wrong="...", inputs="d" * 64), 23.0)
-    pod.server(reported(c200=9, c500=3), 23.5, sample=False)
+    pod.server(report_measurements(c200=9, c500=3), 23.5, sample=False)
     sent = document(pod)
     assert sent.counts == (
         Counts(at=20.0, responses={"200": 1}),
@@ -212,22 +214,22 @@ def test_a_week_of_counts_is_kept_and_the_time_since_any_moment_is_counted_nearl
 
 def test_a_server_that_reports_no_time_in_the_model_has_no_series() -> None:
     pod = PodMeasurements(TASK)
-    pod.server(reported(), 20.0, sample=False)
-    pod.golden(ran(compute=None), 30.0)
+    pod.server(report_measurements(), 20.0, sample=False)
+    pod.golden(run_probe(compute=None), 30.0)
     assert document(pod).latencies == ()
 
 
 @pytest.mark.parametrize("noticed", [True, False])
 def test_another_process_resets_everything_but_the_answers(noticed: bool) -> None:
     pod = PodMeasurements(TASK)
-    pod.server(reported(c200=5), 20.0, sample=True)
-    pod.server(reported(memory=120, c200=6), 25.0, sample=True)
-    pod.golden(ran(), 21.0)
+    pod.server(report_measurements(c200=5), 20.0, sample=True)
+    pod.server(report_measurements(memory=120, c200=6), 25.0, sample=True)
+    pod.golden(run_probe(), 21.0)
     pod.answers = AnswerChange(prepared_key="b" * 64, samples=1)
     if noticed:
         pod.restart()
         assert pod.document is None
-    pod.server(reported(started=40.0, memory=90), 41.0, sample=False)
+    pod.server(report_measurements(started=40.0, memory=90), 41.0, sample=False)
     sent = document(pod)
     assert (sent.since, sent.golden_ok, sent.responses) == (40.0, 0, {})
     assert sent.memory == (MemorySample(at=41.0, bytes=90),)
@@ -251,11 +253,11 @@ def test_the_document_is_bounded() -> None:
     responses = dict.fromkeys(("200", "400", "413", "415", "499", "500", "503", "504"), 10**9)
     server = ServerMeasurements(started=1.0, memory_bytes=1, responses=responses, latencies=full)
     pod.server(server, 1.0, sample=True)
-    for sample in grown(WINDOWS):
+    for sample in grow(WINDOWS):
         pod.server(server, sample.at, sample=True)
     for index in range(8):
         for turn in range(WINDOW * WINDOWS):
-            pod.golden(ran(f"sample-{index}", 0.1234567), 1_700_000_000.123 + turn)
+            pod.golden(run_probe(f"sample-{index}", 0.1234567), 1_700_000_000.123 + turn)
     text = document(pod).to_json()
     assert len(text) < 400_000
     assert Measurements.model_validate_json(text) == document(pod)

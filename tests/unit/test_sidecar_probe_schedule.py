@@ -39,7 +39,7 @@ def test_every_sample_is_asked_before_any_twice_and_none_is_deferred() -> None:
     assert proven == PROVEN
 
 
-def admitted(**costs: float) -> ProbeSchedule:
+def admit(**costs: float) -> ProbeSchedule:
     """Return the turns of a pod that has answered each sample once, in so many seconds."""
     order = turns()
     for name in reversed(NAMES):
@@ -50,23 +50,23 @@ def admitted(**costs: float) -> ProbeSchedule:
 BATCHES = {"min": 0.025, "opt": 0.2, "max": 1.2}
 
 
-def asked(order: ProbeSchedule, facts: ProbeFacts, seconds: int = 1000) -> list[str]:
+def ask(order: ProbeSchedule, facts: ProbeFacts, seconds: int = 1000) -> list[str]:
     return [order.next(facts, float(second)).sample for second in range(seconds)]
 
 
 def test_beside_requests_only_the_smallest_is_asked_and_may_be_deferred() -> None:
-    order = admitted(**BATCHES)
-    assert set(asked(order, serving())) == {"min"}
+    order = admit(**BATCHES)
+    assert set(ask(order, serving())) == {"min"}
     assert order.next(serving(), 1000.0).defer == 20.0
 
 
 def test_beside_requests_as_large_a_sample_costs_no_more_than_they_do() -> None:
-    samples = asked(admitted(**BATCHES), ProbeFacts(PROVEN, 0.0, served=0.21))
+    samples = ask(admit(**BATCHES), ProbeFacts(PROVEN, 0.0, served=0.21))
     assert set(samples) == {"min", "opt"}
 
 
 def test_a_large_sample_does_not_hold_up_the_small_ones() -> None:
-    order = admitted(**BATCHES)
+    order = admit(**BATCHES)
     assert order.interval(right(1.2, "max"), serving()) == pytest.approx(5.0 * 1.5)
 
 
@@ -74,22 +74,22 @@ def test_a_large_sample_does_not_hold_up_the_small_ones() -> None:
 #   instead | of a sample's last runs the fastest counts | prevented
 @pytest.mark.parametrize("delayed", range(1, 5))
 def test_delayed_runs_of_a_small_sample_do_not_exchange_it_for_a_larger_one(delayed: int) -> None:
-    order = admitted(**BATCHES)
+    order = admit(**BATCHES)
     for _ in range(delayed):
         order.interval(right(3.0, "min"), serving())
-    assert set(asked(order, serving())) == {"min"}
-    assert order.left_out(serving()) == ["opt", "max"]
+    assert set(ask(order, serving())) == {"min"}
+    assert order.find_left_out(serving()) == ["opt", "max"]
 
 
 def test_a_sample_that_has_become_slow_is_no_longer_small() -> None:
-    order = admitted()
+    order = admit()
     for _ in range(5):
         order.interval(right(3.0, "opt"), serving())
-    assert order.left_out(serving()) == ["opt"]
+    assert order.find_left_out(serving()) == ["opt"]
 
 
 def test_samples_that_cost_the_same_take_turns() -> None:
-    assert set(asked(admitted(), serving())) == PROVEN
+    assert set(ask(admit(), serving())) == PROVEN
 
 
 def test_a_sample_that_was_wrong_is_asked_until_it_is_right() -> None:
@@ -102,14 +102,14 @@ def test_a_sample_that_was_wrong_is_asked_until_it_is_right() -> None:
 
 
 def test_larger_samples_take_half_a_percent_of_idle_time() -> None:
-    samples = asked(admitted(**BATCHES), serving(1e9), 10_000)
+    samples = ask(admit(**BATCHES), serving(1e9), 10_000)
     assert set(samples) == PROVEN
     assert sum(BATCHES[name] for name in samples if name != "min") <= 0.005 * 10_000 + 1.2
 
 
 def test_quick_samples_are_sent_often_when_idle() -> None:
-    order = admitted(min=0.0001, opt=0.001, max=0.002)
-    assert set(asked(order, serving(1e9), 15)) == PROVEN
+    order = admit(min=0.0001, opt=0.001, max=0.002)
+    assert set(ask(order, serving(1e9), 15)) == PROVEN
 
 
 @pytest.mark.parametrize("compute", [0.0001, 0.001, 0.005, 0.025, 0.1, 0.3])
@@ -210,7 +210,7 @@ def probing(idle: float = 0.0) -> ProbeFacts:
 
 def duty(facts: ProbeFacts, costs: dict[str, float], own: float = 0.0) -> tuple[float, float]:
     """Return runs per second and the share of the server's time over a hundred simulated seconds."""
-    order = admitted(**costs)
+    order = admit(**costs)
     order.interval(right(min(costs.values())), facts)
     now, runs, spent = 0.0, 0, 0.0
     while now < 100.0:
@@ -238,7 +238,7 @@ def test_a_higher_rate_takes_its_share_and_no_more(cost: float, idle: float, sha
 
 def test_higher_rate_includes_larger_samples_when_idle() -> None:
     """Otherwise a canary, which is asked for it as long as it is compared, would never measure them."""
-    order = admitted(**BATCHES)
+    order = admit(**BATCHES)
     samples = [order.next(probing(1e9), float(second)).sample for second in range(1000)]
     assert set(samples) == PROVEN
     assert abs(samples.count("opt") - samples.count("max")) <= 1
@@ -249,18 +249,18 @@ def test_higher_rate_includes_larger_samples_when_idle() -> None:
 
 
 def test_a_higher_rate_is_of_cheap_samples_only_beside_requests() -> None:
-    order = admitted(**BATCHES)
+    order = admit(**BATCHES)
     samples = [order.next(probing(), float(second)).sample for second in range(1000)]
     assert set(samples) == {"min"}
 
 
 def test_samples_that_are_left_out_are_known() -> None:
-    order = admitted(**BATCHES)
+    order = admit(**BATCHES)
     for facts in (serving(), probing()):
-        assert order.left_out(facts) == ["opt", "max"]
-    assert order.left_out(ProbeFacts(PROVEN, 0.0, served=0.21)) == ["max"]
+        assert order.find_left_out(facts) == ["opt", "max"]
+    assert order.find_left_out(ProbeFacts(PROVEN, 0.0, served=0.21)) == ["max"]
     for facts in (serving(61.0), probing(61.0)):
-        assert order.left_out(facts) == []
+        assert order.find_left_out(facts) == []
 
 
 def test_a_higher_rate_is_limited_by_the_sidecars_own_time_too() -> None:
@@ -269,7 +269,7 @@ def test_a_higher_rate_is_limited_by_the_sidecars_own_time_too() -> None:
 
 
 def test_a_deferred_run_of_a_higher_rate_waits_no_longer_than_that_allows() -> None:
-    order = admitted()
+    order = admit()
     order.interval(right(0.025), probing())
     assert order.pace(probing()) == pytest.approx(0.5)
     assert order.next(probing(), 0.0).defer == pytest.approx(2.0)
@@ -301,7 +301,7 @@ def test_pace_is_kept_after_a_wrong_or_missing_answer(result: ProbeResult) -> No
 
 
 def test_after_a_restart_the_next_run_does_not_wait_for_the_old_interval() -> None:
-    order = admitted(min=1.0, opt=1.0, max=1.0)
+    order = admit(min=1.0, opt=1.0, max=1.0)
     order.interval(right(1.0), serving())
     assert order.pace(serving()) == 60.0
     assert order.pace(ProbeFacts(frozenset(), 0.0)) == 1.0

@@ -57,7 +57,7 @@ def artifact(
     return GoldenSamples(root, manifest(inputs=specs(*dtypes), outputs=specs(*dtypes)))
 
 
-def echoed(body: bytes, json_length: int | None) -> tuple[bytes, int | None]:
+def echo(body: bytes, json_length: int | None) -> tuple[bytes, int | None]:
     """Return the answer of a server that gives every input back under its name."""
     document = orjson.loads(body if json_length is None else body[:json_length])
     header = orjson.dumps({"model_name": "m", "outputs": document["inputs"]})
@@ -70,7 +70,7 @@ def test_every_type_goes_there_and_back_in_binary(tmp_path: Path) -> None:
     samples = artifact(tmp_path)
     sample = samples.read("s0")
     question = encode(sample, samples.types, binary=True)
-    answer, length = echoed(b"".join(question.parts), question.json_length)
+    answer, length = echo(b"".join(question.parts), question.json_length)
     tensors = decode(answer, length, sample.expected, samples.types)
     assert set(tensors) == set(DTYPES)
     for name, array in tensors.items():
@@ -85,7 +85,7 @@ def test_every_type_but_bfloat16_goes_there_and_back_in_json(tmp_path: Path) -> 
     assert question.json_length is None
     document = json.loads(b"".join(question.parts))
     assert [item["name"] for item in document["outputs"]] == list(sample.expected)
-    tensors = decode(*echoed(b"".join(question.parts), None), sample.expected, samples.types)
+    tensors = decode(*echo(b"".join(question.parts), None), sample.expected, samples.types)
     for name, array in tensors.items():
         assert np.array_equal(array, sample.expected[name]), name
 

@@ -166,10 +166,10 @@ def test_replaced_session_only_keeps_its_admission(policy: Policy) -> None:
     )
     seen = {**checks(), Check.PROVIDER: replaced}
     assert not ready(policy, seen)
-    assert admitted(policy).decide(seen, foreign=False, released=True)
+    assert admit(policy).decide(seen, foreign=False, released=True)
 
 
-def admitted(policy: Policy = "Forbid") -> Gate:
+def admit(policy: Policy = "Forbid") -> Gate:
     gate = Gate(policy)
     assert gate.decide(checks(), foreign=False, released=False)
     return gate
@@ -177,7 +177,7 @@ def admitted(policy: Policy = "Forbid") -> Gate:
 
 @pytest.mark.parametrize("policy", ["Forbid", "Budget", "Allow"])
 def test_wrong_answer_ends_admission_until_a_right_one(policy: Policy) -> None:
-    gate = admitted(policy)
+    gate = admit(policy)
     assert not gate.decide(checks(golden="failed"), foreign=False, released=False)
     assert not gate.decide(checks(golden="unknown"), foreign=False, released=False)
     assert gate.decide(checks(golden="ok"), foreign=False, released=False)
@@ -188,16 +188,16 @@ def test_wrong_answer_ends_admission_until_a_right_one(policy: Policy) -> None:
 @pytest.mark.parametrize("state", ["failed", "unknown"])
 def test_after_admission_nothing_else_does(check: Check, state: CheckState) -> None:
     seen = checks(**{check.name.lower(): state})
-    assert admitted().decide(seen, foreign=False, released=False)
+    assert admit().decide(seen, foreign=False, released=False)
 
 
 def test_after_admission_everything_may_become_unknown() -> None:
-    assert admitted().decide(checks("unknown"), foreign=False, released=True)
+    assert admit().decide(checks("unknown"), foreign=False, released=True)
 
 
 @pytest.mark.parametrize("gate_check", ["placement", "provider"])
 def test_a_broken_promise_ends_it_while_the_operator_lets_the_pod_go(gate_check: str) -> None:
-    gate = admitted()
+    gate = admit()
     broken = checks(**{gate_check: "failed"})
     assert gate.decide(broken, foreign=False, released=False)
     assert not gate.decide(broken, foreign=False, released=True)
@@ -209,11 +209,11 @@ def test_a_broken_promise_ends_it_while_the_operator_lets_the_pod_go(gate_check:
 
 @pytest.mark.parametrize("policy", ["Budget", "Allow"])
 def test_only_forbid_lets_a_pod_go(policy: Policy) -> None:
-    assert admitted(policy).decide(checks(placement="failed"), foreign=False, released=True)
+    assert admit(policy).decide(checks(placement="failed"), foreign=False, released=True)
 
 
 def test_a_new_process_needs_a_new_admission() -> None:
-    gate = admitted()
+    gate = admit()
     gate.restart()
     assert not gate.decide(checks("unknown"), foreign=False, released=False)
     assert gate.decide(checks(), foreign=False, released=False)
@@ -271,7 +271,7 @@ def test_service_that_refuses_most_requests_says_so() -> None:
 # What the server tells of itself.
 
 
-def provided(seen: Execution, backend: str = TASK.backend) -> CheckResult:
+def check_provider(seen: Execution, backend: str = TASK.backend) -> CheckResult:
     return execution_checks.provider(seen, execution_checks.cause(seen, backend, None))
 
 
@@ -289,13 +289,13 @@ def provided(seen: Execution, backend: str = TASK.backend) -> CheckResult:
     ],
 )
 def test_a_provider_that_is_not_there_has_its_reason(changes: Any, reason: str) -> None:
-    result = provided(execution(**changes))
+    result = check_provider(execution(**changes))
     assert (result.state, result.reason) == ("failed", reason)
     assert result.message
 
 
 def test_the_server_does_not_choose_which_provider_is_the_backends() -> None:
-    result = provided(
+    result = check_provider(
         execution(provider=CPU, providers=(CPU,), placement=PlacementFacts(nodes={CPU: 4})), "cuda"
     )
     assert (result.state, result.reason) == ("failed", "ProviderMissing")
@@ -304,9 +304,9 @@ def test_the_server_does_not_choose_which_provider_is_the_backends() -> None:
 
 
 def test_a_provider_with_nodes_is_there_and_needs_no_driver_unless_it_does() -> None:
-    assert provided(execution()).state == "ok"
-    assert provided(execution(driver=Driver(needed=False, present=False))).state == "ok"
-    assert provided(execution(placement=PlacementFacts(nodes={}))).state == "ok"
+    assert check_provider(execution()).state == "ok"
+    assert check_provider(execution(driver=Driver(needed=False, present=False))).state == "ok"
+    assert check_provider(execution(placement=PlacementFacts(nodes={}))).state == "ok"
 
 
 @pytest.mark.parametrize(

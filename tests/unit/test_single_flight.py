@@ -11,7 +11,7 @@ from enginewright.manifests.labels import SHARED_PREPARATION
 from enginewright_contract.reasons import Reason
 
 from tests.support.many_models import SOURCE, ManyModels
-from tests.support.plan_objects import NAMESPACE, SECOND, Json, image_facts, published
+from tests.support.plan_objects import NAMESPACE, SECOND, Json, image_facts, publish_model
 from tests.support.plan_world import serving
 
 FOLLOWS = ("False", "SharedPreparation")
@@ -35,7 +35,7 @@ def test_one_prepares_and_all_are_prepared(world: ManyModels) -> None:
     assert [world.ready(name) for name in NAMES] == [("False", "Preparing"), FOLLOWS, FOLLOWS]
     assert world.message("b") == ("preparing the model: InferenceModel a prepares the same model")
     world.job_succeeds()
-    assert world.prepared() == list(NAMES)
+    assert world.list_prepared() == list(NAMES)
     assert len(world.prepare_jobs()) == 1
     prepared = [world.status(name)["prepared"] for name in NAMES]
     assert prepared[0] == prepared[1] == prepared[2]
@@ -63,7 +63,7 @@ def test_a_hundred_models_cost_one_job_and_few_requests() -> None:
     assert world.kube.calls["apply_status"] == 5, "no model but the leader says which stage runs"
     world.passes.clear()
     world.job_succeeds()
-    assert world.prepared() == names
+    assert world.list_prepared() == names
     assert len(world.prepare_jobs()) == 1
     assert world.kube.calls["get"] == world.kube.calls["list"] == 0
 
@@ -106,7 +106,7 @@ def test_models_that_only_serve_differently_share_one(spec: Json) -> None:
     world = ManyModels().apply("a").apply("b", **spec)
     assert world.leading() == ["a"]
     world.job_succeeds()
-    assert world.prepared() == ["a", "b"]
+    assert world.list_prepared() == ["a", "b"]
 
 
 # what ends the lead
@@ -128,7 +128,7 @@ def test_a_permanent_failure_is_shared(world: ManyModels) -> None:
     world.apply("b", build={"timeout": "2h"})
     assert world.leading() == ["b"]
     world.job_succeeds()
-    assert world.prepared() == ["b"]
+    assert world.list_prepared() == ["b"]
     world.delete("c").apply("c")
     assert world.leading() == ["c"], "a model that is applied again is tried again"
 
@@ -144,7 +144,7 @@ def test_a_transient_failure_is_retried_by_the_leader_alone(world: ManyModels) -
     world.after(minutes=1)
     assert world.leading() == ["a"]
     world.job_succeeds()
-    assert world.prepared() == list(NAMES)
+    assert world.list_prepared() == list(NAMES)
 
 
 @pytest.mark.parametrize("event", ["deleted", "edited", "being deleted"])
@@ -156,14 +156,14 @@ def test_the_next_one_takes_over_at_once(world: ManyModels, event: str) -> None:
             world.apply("a", source={"uri": "https://models.example/other.onnx"})
         case _:
             world.model("a")["metadata"]["deletionTimestamp"] = world.at()
-            world.kube.changed(world.model("a"))
+            world.kube.count_change(world.model("a"))
             world.remove("Job", job(world))
             world.settle()
     assert "b" in world.leading()
     assert world.ready("c") == FOLLOWS
     assert "InferenceModel b prepares" in world.message("c")
     world.job_succeeds(of=next(item for item in map(_name, world.running_jobs()) if item[0] == "b"))
-    assert {"b", "c"} <= set(world.prepared())
+    assert {"b", "c"} <= set(world.list_prepared())
 
 
 def _name(obj: Json) -> str:
@@ -179,11 +179,11 @@ def test_the_next_one_takes_over_while_a_leader_waits_for_its_retry(world: ManyM
 def test_suspended_job_holds_up_no_other(world: ManyModels) -> None:
     first = world.job()
     first["spec"]["suspend"] = True
-    world.kube.changed(first)
+    world.kube.count_change(first)
     world.settle()
     assert world.leading() == ["a", "b"]
     world.job_succeeds(of=next(item for item in map(_name, world.running_jobs()) if item[0] == "b"))
-    assert world.prepared() == ["b", "c"]
+    assert world.list_prepared() == ["b", "c"]
 
 
 def test_a_job_in_a_queue_keeps_its_place() -> None:
@@ -191,7 +191,7 @@ def test_a_job_in_a_queue_keeps_its_place() -> None:
     world = ManyModels().apply(*NAMES, build={"podTemplate": template})
     first = world.job()
     first["spec"]["suspend"] = True
-    world.kube.changed(first)
+    world.kube.count_change(first)
     world.settle()
     assert world.leading() == ["a"]
     assert world.ready("a") == ("False", "Queued")
@@ -208,7 +208,7 @@ def test_leader_with_a_refused_job_holds_up_no_other() -> None:
     world.resync()
     assert world.ready("a") == FOLLOWS
     world.job_succeeds()
-    assert world.prepared() == ["a", "b"]
+    assert world.list_prepared() == ["a", "b"]
 
 
 # at the same moment, and after a restart
@@ -231,7 +231,7 @@ def test_two_that_are_planned_at_the_same_moment_make_one_job() -> None:
     assert world.ready("b") == FOLLOWS
     assert world.leading() == ["a"]
     world.settle().job_succeeds()
-    assert world.prepared() == ["a", "b"]
+    assert world.list_prepared() == ["a", "b"]
 
 
 def test_possibly_created_job_holds_others_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +282,7 @@ def test_wherever_the_operator_is_killed_there_is_one_job(killed_after: int) -> 
     world.restart().settle()
     assert len(world.leading()) == 1
     world.job_succeeds()
-    assert world.prepared() == list(NAMES)
+    assert world.list_prepared() == list(NAMES)
     assert len(world.prepare_jobs()) == 1
 
 
@@ -291,12 +291,12 @@ def test_a_job_that_no_status_names_yet_leads() -> None:
     world = ManyModels().apply("b", "c")
     assert world.leading() == ["b"]
     world.model("b")["status"] = {}
-    world.kube.changed(world.model("b"))
+    world.kube.count_change(world.model("b"))
     world.put("a")
     world.restart().settle()
     assert world.leading() == ["b"]
     world.job_succeeds()
-    assert world.prepared() == ["a", "b", "c"]
+    assert world.list_prepared() == ["a", "b", "c"]
 
 
 def test_job_that_ended_unseen_is_shared(
@@ -312,22 +312,22 @@ def test_job_that_ended_unseen_is_shared(
         world.reconcile(ModelKey(NAMESPACE, item))
     assert len(world.prepare_jobs()) == 1
     world.settle()
-    assert world.prepared() == list(NAMES)
+    assert world.list_prepared() == list(NAMES)
     assert [_name(prepare_job) for prepare_job in world.prepare_jobs()] == [name]
 
 
 def test_a_leader_that_is_not_read_any_more_is_waited_for_only_so_long(world: ManyModels) -> None:
     """Such as one of another version: its Job ends, and its status never says so."""
     world.model("a")["spec"]["replicas"] = "many"
-    world.kube.changed(world.model("a"))
+    world.kube.count_change(world.model("a"))
     world.job_succeeds()
-    assert world.prepared() == []
+    assert world.list_prepared() == []
     world.after(minutes=4)
     assert world.leading() == []
     world.after(minutes=2)
     assert world.leading() == ["b"]
     world.job_succeeds()
-    assert world.prepared() == ["b", "c"]
+    assert world.list_prepared() == ["b", "c"]
 
 
 # content that changes
@@ -339,7 +339,7 @@ def test_a_model_applied_later_reads_the_source_again(world: ManyModels) -> None
     assert world.leading() == ["a"]
     assert "read again afterwards" in world.message("d")
     world.job_succeeds()
-    assert world.prepared() == ["a", "b", "c"]
+    assert world.list_prepared() == ["a", "b", "c"]
     assert world.leading() == ["d"]
     assert "InferenceModel d prepares the same model" in world.message("e")
     world.job_succeeds(SECOND)
@@ -351,7 +351,7 @@ def test_content_known_by_its_digest_is_taken_over_at_any_time() -> None:
     source = {"uri": SOURCE, "sha256": "a" * 64}
     world = ManyModels().apply("a", source=source).stage_runs("quantize")
     world.apply("b", source=source).job_succeeds()
-    assert world.prepared() == ["a", "b"]
+    assert world.list_prepared() == ["a", "b"]
     assert len(world.prepare_jobs()) == 1
 
 
@@ -362,7 +362,7 @@ def test_samples_without_a_digest_may_change_too() -> None:
     }
     world = ManyModels().apply("a", **spec).stage_runs("quantize")
     world.apply("b", **spec).job_succeeds()
-    assert world.prepared() == ["a"]
+    assert world.list_prepared() == ["a"]
     assert world.leading() == ["b"]
 
 
@@ -381,18 +381,18 @@ def test_one_that_waits_follows_the_retry_which_reads_again(world: ManyModels) -
     world.after(minutes=1)
     assert world.leading() == ["a"]
     world.job_succeeds()
-    assert world.prepared() == ["a", "b", "c", "d"]
+    assert world.list_prepared() == ["a", "b", "c", "d"]
 
 
 def test_rebuild_of_a_serving_model_waits_for_no_other(world: ManyModels) -> None:
     world.job_succeeds()
-    assert world.prepared() == list(NAMES)
+    assert world.list_prepared() == list(NAMES)
     world.all_available().after(hours=1)
     world.rolling(0).new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
     assert world.leading() == list(NAMES)
     for name in [_name(running_job) for running_job in world.running_jobs()]:
-        world.job_succeeds(published(), of=name)
-    assert world.prepared() == list(NAMES)
+        world.job_succeeds(publish_model(), of=name)
+    assert world.list_prepared() == list(NAMES)
     assert world.leading() == []
 
 
@@ -410,7 +410,7 @@ def test_untaken_turn_holds_up_no_other(event: str) -> None:
             world.remove("InferenceModel", "b")
         case "unreadable":
             world.model("b")["spec"]["replicas"] = "many"
-            world.kube.changed(world.model("b"))
+            world.kube.count_change(world.model("b"))
         case _:
             world.refuse_jobs_of("b")
     world.settle()
@@ -433,7 +433,7 @@ def test_paused_leader_gives_way() -> None:
 def test_a_new_model_follows_the_one_that_took_over(world: ManyModels) -> None:
     first = world.job()
     first["spec"]["suspend"] = True
-    world.kube.changed(first)
+    world.kube.count_change(first)
     world.apply("d").settle()
     assert world.leading() == ["a", "b"]
     assert "InferenceModel b prepares" in world.message("d")

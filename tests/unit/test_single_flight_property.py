@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from tests.support.effort import examples
 from tests.support.many_models import SOURCE, ManyModels
-from tests.support.plan_objects import Json, published
+from tests.support.plan_objects import Json, publish_model
 
 NAMES: Final = st.sampled_from(["a", "b", "c", "d", "e"])
 SPECS: Final[list[Json]] = [
@@ -49,15 +49,15 @@ class Namespace(RuleBasedStateMachine):
         self.world = ManyModels()
 
     @rule(name=NAMES, spec=st.sampled_from(SPECS))
-    def applied(self, name: str, spec: Json) -> None:
+    def apply(self, name: str, spec: Json) -> None:
         self.world.apply(name, **spec)
 
     @rule(names=st.sets(NAMES), spec=st.sampled_from(SPECS))
-    def applied_at_once(self, names: set[str], spec: Json) -> None:
+    def apply_at_once(self, names: set[str], spec: Json) -> None:
         self.world.apply(*sorted(names), **spec)
 
     @rule(name=NAMES)
-    def deleted(self, name: str) -> None:
+    def delete(self, name: str) -> None:
         if self.world.find("InferenceModel", name):
             self.world.delete(name)
 
@@ -69,7 +69,7 @@ class Namespace(RuleBasedStateMachine):
     @precondition(jobs_run)
     @rule(which=st.integers(0, 4))
     def succeeds(self, which: int) -> None:
-        self.world.job_succeeds(published(), of=self._job(which))
+        self.world.job_succeeds(publish_model(), of=self._job(which))
 
     @precondition(jobs_run)
     @rule(which=st.integers(0, 4), reason=REASONS)
@@ -83,10 +83,10 @@ class Namespace(RuleBasedStateMachine):
 
     @precondition(jobs_run)
     @rule(which=st.integers(0, 4))
-    def suspended_or_resumed(self, which: int) -> None:
+    def suspend_or_resume(self, which: int) -> None:
         job = self.world.get("Job", self._job(which))
         job["spec"]["suspend"] = not job["spec"].get("suspend")
-        self.world.kube.changed(job)
+        self.world.kube.count_change(job)
         self.world.settle()
 
     @rule(minutes=st.sampled_from([1, 10, 90]))
@@ -98,7 +98,7 @@ class Namespace(RuleBasedStateMachine):
         self.world.kube.refused_after = writes
 
     @rule()
-    def restarted(self) -> None:
+    def restart(self) -> None:
         self.world.restart().settle()
 
     @invariant()
@@ -107,9 +107,9 @@ class Namespace(RuleBasedStateMachine):
         # one that somebody has suspended may never end, so that the others do without it
         running = [view for view in views if not view.ended and not view.suspended]
         counts = Counter(view.shared_hash for view in running)
-        assert not counts or max(counts.values()) == 1 or self._resumed(), counts
+        assert not counts or max(counts.values()) == 1 or self._has_resumed(), counts
 
-    def _resumed(self) -> bool:
+    def _has_resumed(self) -> bool:
         """Return whether Jobs run that were suspended when others took over."""
         names = [job for job in self.world.running_jobs() if "suspend" in job["spec"]]
         return bool(names)
@@ -130,13 +130,13 @@ class Namespace(RuleBasedStateMachine):
         world.kube.refused_after = None
         for job in world.running_jobs():
             job["spec"].pop("suspend", None)
-            world.kube.changed(job)
+            world.kube.count_change(job)
         for _ in range(_ENOUGH):
             world.after(hours=2)
             running = world.running_jobs()
             if not running:
                 break
-            world.job_succeeds(published(), of=running[0]["metadata"]["name"])
+            world.job_succeeds(publish_model(), of=running[0]["metadata"]["name"])
         for entry in world.all("InferenceModel"):
             status = entry["status"]
             failed = (status.get("preparation") or {}).get("failure") or {}

@@ -22,7 +22,7 @@ from tests.support import broken_models as broken
 RELU = broken.relu().SerializeToString()
 
 
-def zipped(files: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
+def zip_files(files: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", compression) as opened:
         for name, content in files.items():
@@ -30,7 +30,7 @@ def zipped(files: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> 
     return packed.getvalue()
 
 
-def tarred(files: dict[str, bytes], mode: str = "w:gz") -> bytes:
+def tar_files(files: dict[str, bytes], mode: str = "w:gz") -> bytes:
     return members([(regular(name, content), content) for name, content in files.items()], mode)
 
 
@@ -54,7 +54,7 @@ def special(name: str, kind: bytes, to: str = "") -> tuple[tarfile.TarInfo, byte
     return entry, b""
 
 
-def unpacked(tmp_path: Path, packed: bytes) -> Path:
+def unpack_archive(tmp_path: Path, packed: bytes) -> Path:
     (tmp_path / "packed").write_bytes(packed)
     folder = tmp_path / "out/folder"
     folder.mkdir(parents=True)
@@ -62,7 +62,7 @@ def unpacked(tmp_path: Path, packed: bytes) -> Path:
     return folder
 
 
-def linked_zip(to: str) -> bytes:
+def zip_link(to: str) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as opened:
         entry = zipfile.ZipInfo("w.bin")
@@ -75,22 +75,22 @@ def linked_zip(to: str) -> bytes:
 @pytest.mark.parametrize(
     ("packed", "reported"),
     [
-        (tarred({"../evil": b"x"}), "leads out of the folder"),
-        (tarred({"a/../../evil": b"x"}), "leads out of the folder"),
-        (zipped({"../evil": b"x"}), "leads out of the folder"),
-        (zipped({"/evil": b"x"}), "is an absolute path"),
-        (tarred({"/evil": b"x"}), "is an absolute path"),
-        (zipped({"C:/evil": b"x"}), "is an absolute path"),
-        (tarred({"a\\..\\evil": b"x"}), "has a backslash"),
-        (tarred({"a\x1b[2J": b"x"}), "cannot be printed"),
+        (tar_files({"../evil": b"x"}), "leads out of the folder"),
+        (tar_files({"a/../../evil": b"x"}), "leads out of the folder"),
+        (zip_files({"../evil": b"x"}), "leads out of the folder"),
+        (zip_files({"/evil": b"x"}), "is an absolute path"),
+        (tar_files({"/evil": b"x"}), "is an absolute path"),
+        (zip_files({"C:/evil": b"x"}), "is an absolute path"),
+        (tar_files({"a\\..\\evil": b"x"}), "has a backslash"),
+        (tar_files({"a\x1b[2J": b"x"}), "cannot be printed"),
         (members([(regular("a\udcff"), b"x")]), "cannot be printed"),
-        (tarred({"a" * 256: b"x"}), "is too long"),
-        (tarred({"/".join("a" * 40): b"x"}), "is too long"),
+        (tar_files({"a" * 256: b"x"}), "is too long"),
+        (tar_files({"/".join("a" * 40): b"x"}), "is too long"),
         (members([special("w", tarfile.SYMTYPE, "/etc/passwd")]), "link 'w' that leads out of it"),
         (members([special("w", tarfile.SYMTYPE, "../../evil")]), "link 'w' that leads out of it"),
         (members([special("a/w", tarfile.LNKTYPE, "../x")]), "link 'a/w' that leads out of it"),
-        (linked_zip("../evil"), "link 'w.bin' that leads out of it"),
-        (linked_zip("none"), "link 'w.bin' to 'none', which is no file in it"),
+        (zip_link("../evil"), "link 'w.bin' that leads out of it"),
+        (zip_link("none"), "link 'w.bin' to 'none', which is no file in it"),
         (members([special("w", tarfile.SYMTYPE, "w")]), "link 'w' to 'w', which is no file in it"),
         # through a link to a folder, out of it
         (
@@ -116,7 +116,7 @@ def linked_zip(to: str) -> bytes:
 )
 def test_members_that_could_do_harm(packed: bytes, reported: str, tmp_path: Path) -> None:
     with pytest.raises(ArchiveError) as caught:
-        unpacked(tmp_path, packed)
+        unpack_archive(tmp_path, packed)
     assert reported in str(caught.value)
     written = {p.relative_to(tmp_path).parts[0] for p in tmp_path.rglob("*")}
     assert written == {"packed", "out"}, "outside"
@@ -133,7 +133,7 @@ def test_links_inside_become_plain_files(tmp_path: Path) -> None:
             special("hard.onnx", tarfile.LNKTYPE, "blobs/1"),
         ]
     )
-    folder = unpacked(tmp_path, packed)
+    folder = unpack_archive(tmp_path, packed)
     for name in ("snapshots/net.onnx", "snapshots/same.onnx", "hard.onnx"):
         path = folder / name
         assert path.read_bytes() == RELU
@@ -143,21 +143,21 @@ def test_links_inside_become_plain_files(tmp_path: Path) -> None:
 def test_modes_and_owners_are_our_own(tmp_path: Path) -> None:
     entry = regular("tool")
     entry.mode, entry.uid = 0o4777, 0
-    path = unpacked(tmp_path, members([(entry, b"x")])) / "tool"
+    path = unpack_archive(tmp_path, members([(entry, b"x")])) / "tool"
     assert stat.S_IMODE(path.stat().st_mode) & 0o7111 == 0
 
 
-@pytest.mark.parametrize("pack", [zipped, tarred])
+@pytest.mark.parametrize("pack", [zip_files, tar_files])
 def test_archive_bomb(
     pack: Callable[[dict[str, bytes]], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive, "_FREE_BYTES", 1 << 20)
     with pytest.raises(ArchiveError, match="more than 200 times its size"):
-        unpacked(tmp_path, pack({"zeros": bytes(12_000_000)}))
+        unpack_archive(tmp_path, pack({"zeros": bytes(12_000_000)}))
 
 
 def test_zeros_of_a_usual_size_are_no_bomb(tmp_path: Path) -> None:
-    assert (unpacked(tmp_path, zipped({"zeros": bytes(12_000_000)})) / "zeros").exists()
+    assert (unpack_archive(tmp_path, zip_files({"zeros": bytes(12_000_000)})) / "zeros").exists()
 
 
 def test_a_member_that_says_that_it_is_huge(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_member_that_says_that_it_is_huge(tmp_path: Path) -> None:
     checked = bytes(packed[:148]) + b" " * 8 + bytes(packed[156:512])
     packed[148:156] = f"{sum(checked):06o}\0 ".encode()
     with pytest.raises(StageFailure) as caught:
-        unpacked(tmp_path, bytes(packed))
+        unpack_archive(tmp_path, bytes(packed))
     assert caught.value.reason is Reason.MODEL_TOO_LARGE
 
 
@@ -185,7 +185,7 @@ def test_sparse_member_counts_in_full(tmp_path: Path) -> None:
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as opened:
         opened.addfile(entry, io.BytesIO(content))
     with pytest.raises(StageFailure) as caught:
-        unpacked(tmp_path, packed.getvalue())
+        unpack_archive(tmp_path, packed.getvalue())
     assert caught.value.reason is Reason.MODEL_TOO_LARGE
 
 
@@ -195,36 +195,36 @@ def test_a_header_that_would_not_fit_into_memory(tmp_path: Path) -> None:
     header.type = tarfile.GNUTYPE_LONGNAME
     packed = header.tobuf(tarfile.GNU_FORMAT) + bytes(64 << 20)
     with pytest.raises(ArchiveError, match="a header that is too large"):
-        unpacked(tmp_path, gzip.compress(packed))
+        unpack_archive(tmp_path, gzip.compress(packed))
 
 
 def test_too_many_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "MOST_FILES", 10)
     files = {str(n): b"" for n in range(11)}
-    for number, packed in enumerate((zipped(files), tarred(files))):
+    for number, packed in enumerate((zip_files(files), tar_files(files))):
         (tmp_path / str(number)).mkdir()
         with pytest.raises(ArchiveError, match="more than 10 members"):
-            unpacked(tmp_path / str(number), packed)
+            unpack_archive(tmp_path / str(number), packed)
 
 
 def test_a_list_of_members_that_would_not_fit_into_memory(tmp_path: Path) -> None:
-    packed = zipped({"a": b"x"})
+    packed = zip_files({"a": b"x"})
     at = packed.rindex(b"PK\x05\x06")
     lying = packed[: at + 12] + struct.pack("<L", 0xFFFF0000) + packed[at + 16 :]
     with pytest.raises(ArchiveError, match="members"):
-        unpacked(tmp_path, lying)
+        unpack_archive(tmp_path, lying)
 
 
 def test_an_encrypted_member(tmp_path: Path) -> None:
-    packed = bytearray(zipped({"a.onnx": RELU}))
+    packed = bytearray(zip_files({"a.onnx": RELU}))
     packed[packed.index(b"PK\x01\x02") + 8] |= 1
     with pytest.raises(ArchiveError, match="is encrypted"):
-        unpacked(tmp_path, bytes(packed))
+        unpack_archive(tmp_path, bytes(packed))
 
 
 def test_a_damaged_member(tmp_path: Path) -> None:
     content = np.random.default_rng(1).bytes(1000)
-    packed = bytearray(zipped({"a": content}, zipfile.ZIP_STORED))
+    packed = bytearray(zip_files({"a": content}, zipfile.ZIP_STORED))
     packed[packed.index(content) + 5] ^= 1
     with pytest.raises(ArchiveError, match="is damaged"):
-        unpacked(tmp_path, bytes(packed))
+        unpack_archive(tmp_path, bytes(packed))

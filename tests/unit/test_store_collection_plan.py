@@ -16,7 +16,7 @@ KEYS = [f"{number:x}" * 64 for number in range(10)]
 FILES = {f"files/{number}": 2**number for number in range(8)}  # every sum tells what is in it
 
 
-def stored(key: str, hours: float, *names: str, engine: bool = False) -> Stored:
+def make_stored(key: str, hours: float, *names: str, engine: bool = False) -> Stored:
     """Return an artefact that was used so many hours ago."""
     artifact = Artifact(ENGINE if engine else PREPARED, key)
     sizes = {name: FILES[name] for name in names}
@@ -31,7 +31,7 @@ def task(keep: tuple[str, ...] = (), **fields: object) -> CollectTask:
 
 def artefacts() -> st.SearchStrategy[list[Stored]]:
     one = st.builds(
-        lambda key, hours, names, engine: stored(key, hours, *names, engine=engine),
+        lambda key, hours, names, engine: make_stored(key, hours, *names, engine=engine),
         st.sampled_from([*KEYS, "not-a-digest"]),
         st.integers(min_value=-3, max_value=12),
         st.sets(st.sampled_from(sorted(FILES))),
@@ -64,7 +64,9 @@ def test_needed_or_recent_artefacts_stay(result: list[Stored], asked: CollectTas
 
 
 @given(artefacts(), TASKS)
-@example([stored(KEYS[0], 9, "files/7"), stored(KEYS[1], 8, "files/7")], task(max_bytes=0))
+@example(
+    [make_stored(KEYS[0], 9, "files/7"), make_stored(KEYS[1], 8, "files/7")], task(max_bytes=0)
+)
 def test_no_more_is_removed_than_needed(result: list[Stored], asked: CollectTask) -> None:
     plan = plan_collection(result, asked)
     if asked.max_age_seconds is None and asked.max_bytes is None:
@@ -101,7 +103,7 @@ def test_rest_is_needed_or_within_limits(result: list[Stored], asked: CollectTas
 
 
 def test_a_needed_engine_does_not_need_its_prepared_model() -> None:
-    prepared, engine = stored(KEYS[0], 9), stored(KEYS[1], 9, engine=True)
+    prepared, engine = make_stored(KEYS[0], 9), make_stored(KEYS[1], 9, engine=True)
     plan = plan_collection([prepared, engine], task((KEYS[1],), max_age_seconds=0))
     assert plan.removed == (prepared,)
     assert plan.needed == (engine,)
@@ -109,8 +111,8 @@ def test_a_needed_engine_does_not_need_its_prepared_model() -> None:
 
 def test_shared_files_are_counted_once() -> None:
     """Neither frees the file alone; a third one is not removed, too."""
-    result = [stored(KEYS[number], 9 - number, "files/7") for number in range(2)]
-    result += [stored(KEYS[2], 5, "files/3")]
+    result = [make_stored(KEYS[number], 9 - number, "files/7") for number in range(2)]
+    result += [make_stored(KEYS[2], 5, "files/3")]
     plan = plan_collection(result, task(max_bytes=20))
     assert plan.removed == tuple(result[:2])
     assert total_bytes(result) == 128 + 8 + 3

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from enginewright_contract.keys import engine_key, prepared_key
+from enginewright_contract.keys import compute_prepared_key, engine_key
 from enginewright_contract.manifest import ArtifactFile, Manifest
 from enginewright_contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
@@ -178,7 +178,7 @@ def test_invalid_manifest(
 @pytest.mark.parametrize("data", [{}, {"samples": "5" * 64}])
 def test_artefact_under_another_key(data: dict[str, str], root: Path, tmp_path: Path) -> None:
     described = manifest(KEY, ())
-    own = prepared_key(described.model_digest, described.recipe, data)
+    own = compute_prepared_key(described.model_digest, described.recipe, data)
     folder = content(tmp_path / "a")
     files = {name: folder / Path(name).name for name in FILES}
 

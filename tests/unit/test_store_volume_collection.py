@@ -63,18 +63,20 @@ def gc(root: Path, *keep: str, **fields: object) -> Collection:
     return collect(medium(root), CollectTask.model_validate(usual | fields))
 
 
-def found(root: Path, key: str) -> Stored:
-    (one,) = [stored for stored in medium(root).stored([PREPARED]) if stored.artifact.key == key]
+def find(root: Path, key: str) -> Stored:
+    (one,) = [
+        stored for stored in medium(root).list_stored([PREPARED]) if stored.artifact.key == key
+    ]
     return one
 
 
-def listed(root: Path) -> set[str]:
+def list_keys(root: Path) -> set[str]:
     return {path.name for path in (root / "prepared").iterdir()}
 
 
 def test_unneeded_artefacts_go_by_age(root: Path) -> None:
     done = gc(root, KEYS[0], max_age_seconds=28.5 * DAY)
-    assert listed(root) == {KEYS[0], KEYS[2]}
+    assert list_keys(root) == {KEYS[0], KEYS[2]}
     assert [stored.artifact.key for stored in done.removed] == [KEYS[1]]
     assert not list((root / "tmp").iterdir())
     size = sum(path.stat().st_size for path in folder(root, KEYS[0]).rglob("*") if path.is_file())
@@ -90,7 +92,7 @@ def test_unneeded_artefacts_go_by_age(root: Path) -> None:
 def test_unneeded_artefacts_go_by_size(root: Path) -> None:
     size = gc(root).result(dry_run=True).bytes // 3
     gc(root, KEYS[0], max_bytes=2 * size)
-    assert listed(root) == {KEYS[0], KEYS[2]}, "the longest unused of what is not needed"
+    assert list_keys(root) == {KEYS[0], KEYS[2]}, "the longest unused of what is not needed"
 
 
 def test_without_limits_and_in_a_dry_run_nothing_is_removed(root: Path) -> None:
@@ -98,14 +100,14 @@ def test_without_limits_and_in_a_dry_run_nothing_is_removed(root: Path) -> None:
     done = gc(root, max_age_seconds=0, dry_run=True)
     assert len(done.removed) == len(KEYS)
     assert done.result(dry_run=True).bytes_after == 0
-    assert listed(root) == set(KEYS)
+    assert list_keys(root) == set(KEYS)
 
 
 def test_the_clock_of_the_list_may_be_ahead(root: Path, tmp_path: Path) -> None:
     """What was published just now is not older than it is."""
     publish(root, "12" * 32, content(tmp_path / "new"))
     gc(root, max_age_seconds=0, as_of=datetime.now(UTC) + timedelta(days=1))
-    assert listed(root) == {"12" * 32}
+    assert list_keys(root) == {"12" * 32}
 
 
 def test_links_and_other_folders_stay(root: Path, tmp_path: Path) -> None:
@@ -116,7 +118,7 @@ def test_links_and_other_folders_stay(root: Path, tmp_path: Path) -> None:
     folder(root, KEYS[0]).rename(outside)
     folder(root, KEYS[0]).symlink_to(outside)
     gc(root, max_age_seconds=0)
-    assert listed(root) == {"notes", KEYS[0]}
+    assert list_keys(root) == {"notes", KEYS[0]}
     assert (outside / "manifest.json").exists()
 
 
@@ -125,34 +127,34 @@ def test_a_damaged_artefact_goes_as_any_other(root: Path) -> None:
     manifest.write_text("{")
     last_used(root, KEYS[0], 40 * DAY)
     assert len(gc(root, max_age_seconds=35 * DAY).removed) == 1
-    assert listed(root) == set(KEYS[1:])
+    assert list_keys(root) == set(KEYS[1:])
 
 
 def test_artefact_that_a_job_finds_is_used(root: Path) -> None:
     before = time.time()
     assert Store(root).find_intact(KEYS[0]) is not None
-    assert found(root, KEYS[0]).used.timestamp() >= before - 1
+    assert find(root, KEYS[0]).used.timestamp() >= before - 1
     gc(root, max_age_seconds=DAY)
-    assert listed(root) == {KEYS[0]}
+    assert list_keys(root) == {KEYS[0]}
 
 
 def test_recent_use_is_not_recorded_again(root: Path) -> None:
     then = last_used(root, KEYS[0], 3000)
     assert Store(root).find_intact(KEYS[0]) is not None
-    assert found(root, KEYS[0]).used.timestamp() == pytest.approx(then, abs=1e-3)
+    assert find(root, KEYS[0]).used.timestamp() == pytest.approx(then, abs=1e-3)
 
 
 def test_published_again_counts_as_used(root: Path, tmp_path: Path) -> None:
     assert publish(root, KEYS[0], content(tmp_path / "again")) is True
     gc(root, max_age_seconds=DAY)
-    assert listed(root) == {KEYS[0]}
+    assert list_keys(root) == {KEYS[0]}
 
 
 def test_reading_it_is_no_use(root: Path, tmp_path: Path) -> None:
     """Serving pods may read only; what they serve is needed."""
-    before = found(root, KEYS[0])
+    before = find(root, KEYS[0])
     Store(root).read(KEYS[0], tmp_path / "artifact")
-    assert found(root, KEYS[0]) == before
+    assert find(root, KEYS[0]) == before
 
 
 def test_read_only_artefact_is_still_found(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +179,7 @@ def during_removal(
 
     finish = set_aside.finish
     monkeypatch.setattr(set_aside, "finish", acts)
-    return medium(root).discard([found(root, KEYS[0])])
+    return medium(root).discard([find(root, KEYS[0])])
 
 
 def touch(aside: Path) -> None:
@@ -186,7 +188,7 @@ def touch(aside: Path) -> None:
 
 
 def test_artefact_used_after_the_listing_stays(root: Path) -> None:
-    listed_before = found(root, KEYS[0])
+    listed_before = find(root, KEYS[0])
     assert Store(root).find_intact(KEYS[0]) is not None
     assert medium(root).discard([listed_before]) == []
     assert Store(root).find_intact(KEYS[0]) is not None
@@ -226,13 +228,13 @@ def test_unused_artefact_is_removed(
 
 def test_signal_puts_back_unremoved_artefact(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def end_process(_: float) -> None:
-        assert listed(root) == {KEYS[2]}
+        assert list_keys(root) == {KEYS[2]}
         sys.exit(143)  # as at SIGTERM
 
     monkeypatch.setattr(time, "sleep", end_process)
     with pytest.raises(SystemExit):
-        VolumeMedium(root).discard([found(root, key) for key in KEYS[:2]])
-    assert listed(root) == set(KEYS)
+        VolumeMedium(root).discard([find(root, key) for key in KEYS[:2]])
+    assert list_keys(root) == set(KEYS)
     assert Store(root).find_intact(KEYS[0]) is not None
 
 
@@ -243,8 +245,8 @@ def test_signal_leaves_half_deleted_artefact(root: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(shutil, "rmtree", end_process)
     with pytest.raises(SystemExit):
-        medium(root).discard([found(root, key) for key in KEYS[:2]])
-    assert listed(root) == set(KEYS[1:])
+        medium(root).discard([find(root, key) for key in KEYS[:2]])
+    assert list_keys(root) == set(KEYS[1:])
     assert len(list((root / "tmp").iterdir())) == 1
 
 
@@ -302,7 +304,7 @@ def test_unrenamable_artefact_stays(root: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Path, "rename", refuse)
     done = gc(root, max_age_seconds=0)
-    assert listed(root) == {KEYS[0]}
+    assert list_keys(root) == {KEYS[0]}
     assert (len(done.removed), done.stays) == (2, 1)
 
 

@@ -28,7 +28,7 @@ ASKED = (
 )
 
 
-def wanted(extras: str, system: str) -> set[str]:
+def find_requirements(extras: str, system: str) -> set[str]:
     """Return the names of packages that `pip install 'enginewright[extras]'` asks for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     environment: dict[str, Any] = {**SYSTEMS[system], "extra": ""}
@@ -51,15 +51,15 @@ def wanted(extras: str, system: str) -> set[str]:
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 @pytest.mark.parametrize("extras", ASKED)
 def test_package_without_wheels_is_not_required(extras: str, system: str) -> None:
-    names = wanted(extras, system)
+    names = find_requirements(extras, system)
     assert not [name for name in names if LINUX_ONLY.fullmatch(name)]
     assert {"typer", "rich", "kubernetes"} <= names
 
 
 def test_on_linux_all_of_it_is() -> None:
-    assert {"onnxruntime", "uvloop"} <= wanted("preflight", "linux")
-    assert {"tensorrt-rtx-cu13-libs", "onnxruntime-ep-nv-tensorrt-rtx-cu13"} <= wanted(
+    assert {"onnxruntime", "uvloop"} <= find_requirements("preflight", "linux")
+    assert {"tensorrt-rtx-cu13-libs", "onnxruntime-ep-nv-tensorrt-rtx-cu13"} <= find_requirements(
         "preflight,rtx", "linux"
     )
-    assert "onnxruntime-openvino" in wanted("preflight-openvino", "linux")
-    assert "onnxruntime-gpu" in wanted("preflight-gpu", "linux")
+    assert "onnxruntime-openvino" in find_requirements("preflight-openvino", "linux")
+    assert "onnxruntime-gpu" in find_requirements("preflight-gpu", "linux")

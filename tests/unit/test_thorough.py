@@ -54,4 +54,4 @@ def test_files_tests_and_three_of_four_cases_are_left_out(monkeypatch: pytest.Mo
         "tests/unit/test_b.py::test_d[1]",
         *spread,
     )
-    assert thorough.left_out([*kept, *left_out]) == left_out | {}
+    assert thorough.find_left_out([*kept, *left_out]) == left_out | {}

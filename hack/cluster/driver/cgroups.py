@@ -9,14 +9,14 @@ from driver.errors import ClusterError
 _ROOT = Path("/sys/fs/cgroup")
 
 
-def unified() -> bool:
+def is_unified() -> bool:
     """Return whether the machine has cgroup v2 only."""
     return (_ROOT / "cgroup.controllers").exists()
 
 
 def hierarchies() -> list[Path]:
     """Return the mount points of all cgroup hierarchies."""
-    if unified():
+    if is_unified():
         return [_ROOT]
     mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
     return [
@@ -36,9 +36,9 @@ def create(name: str) -> None:
         folder = root / name
         folder.mkdir(exist_ok=True)
         for file in ("cpuset.cpus", "cpuset.mems"):  # initially empty on v1: no task may join
-            if not unified() and (folder / file).exists():
+            if not is_unified() and (folder / file).exists():
                 (folder / file).write_text((root / file).read_text())
-        if unified():
+        if is_unified():
             _delegate(root)
             _delegate(folder)
 

@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 @contextmanager
-def _locked(cluster: Cluster) -> Iterator[None]:
+def _lock(cluster: Cluster) -> Iterator[None]:
     """Allow one `up` or `down` at a time."""
     path = Path("/run/lock") / f"{cluster.namespace}.lock"
     with path.open("w") as lock:
@@ -171,7 +171,7 @@ def _runs(cluster: Cluster, settings: Settings) -> bool:
 
 
 def _up(cluster: Cluster, options: argparse.Namespace) -> int:
-    with _locked(cluster):
+    with _lock(cluster):
         if cluster.read_settings() is None:
             machine.require_resources()
         binaries = build.binaries()
@@ -263,7 +263,7 @@ def _require(cluster: Cluster) -> Settings:
 
 
 def _down(cluster: Cluster, _: argparse.Namespace) -> int:
-    with _locked(cluster):
+    with _lock(cluster):
         if not cleanup.leftovers(cluster):
             say(f"the cluster {cluster.name!r} does not exist")
             return 0

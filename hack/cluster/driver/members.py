@@ -24,13 +24,13 @@ def of_cluster(cluster: Cluster) -> set[int]:
     pids = {pid for path in cgroups.existing(cluster.cgroup_prefix) for pid in cgroups.pids(path)}
     for namespace in network.namespaces(cluster):
         pids |= network.members(namespace)
-    return _others(pids | _started_for(cluster.folder))
+    return _others(pids | _find_programs_of(cluster.folder))
 
 
 def of_node(node: Node) -> set[int]:
     """Return the pids of all processes of one node: its programs and its pods."""
     pids = {pid for path in cgroups.existing(node.cgroup, exact=True) for pid in cgroups.pids(path)}
-    return _others(pids | network.members(node.namespace) | _started_for(node.folder))
+    return _others(pids | network.members(node.namespace) | _find_programs_of(node.folder))
 
 
 def end_node(node: Node) -> None:
@@ -65,7 +65,7 @@ def _others(pids: set[int]) -> set[int]:
     return pids - {os.getpid()}
 
 
-def _started_for(folder: Path) -> set[int]:
+def _find_programs_of(folder: Path) -> set[int]:
     started = set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

@@ -28,7 +28,7 @@ def namespaces(cluster: Cluster) -> list[str]:
     return sorted(path.name for path in _NETNS.iterdir() if names.fullmatch(path.name))
 
 
-def _mounted(namespace: str) -> bool:
+def _is_mounted(namespace: str) -> bool:
     """Return False for the empty file that an interrupted `ip netns add` leaves."""
     try:
         return (_NETNS / namespace).stat().st_dev != _NETNS.stat().st_dev
@@ -39,7 +39,7 @@ def _mounted(namespace: str) -> bool:
 def remove(cluster: Cluster) -> None:
     """Delete the cluster's namespaces, and the mount below them if the machine has no others."""
     for namespace in namespaces(cluster):
-        if _mounted(namespace):
+        if _is_mounted(namespace):
             run("ip", "netns", "delete", namespace)
         else:
             (_NETNS / namespace).unlink(missing_ok=True)
@@ -52,7 +52,7 @@ def remove(cluster: Cluster) -> None:
 
 def members(namespace: str) -> set[int]:
     """Return the pids of the processes in a network namespace."""
-    if not _mounted(namespace):
+    if not _is_mounted(namespace):
         return set()
     return {int(pid) for pid in run("ip", "netns", "pids", namespace).split()}
 
@@ -63,7 +63,7 @@ def _inside(namespace: str, commands: Sequence[str]) -> None:
 
 
 def _create(namespace: str) -> None:
-    if not _mounted(namespace):
+    if not _is_mounted(namespace):
         (_NETNS / namespace).unlink(missing_ok=True)
         run("ip", "netns", "add", namespace)
 

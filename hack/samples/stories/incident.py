@@ -58,9 +58,9 @@ def run(shell: Shell) -> None:
     with shell.chapter(
         "(d) The same with Enginewright: no traffic, and a condition with the reason"
     ):
-        _forbidden(shell)
+        _show_forbid(shell)
     with shell.chapter("(d) If the owner allows the fallback, it serves, and an alert reports it"):
-        _allowed(shell)
+        _show_allow(shell)
 
 
 def _before(shell: Shell, image: str) -> None:
@@ -78,7 +78,7 @@ def _before(shell: Shell, image: str) -> None:
     shell.quiet("kubectl delete pod before --grace-period=0 --force")
 
 
-def _forbidden(shell: Shell) -> None:
+def _show_forbid(shell: Shell) -> None:
     shell.quiet("kubectl delete im incident --ignore-not-found --wait")
     shell.show("kubectl apply --filename -", stdin=FORBID)
 
@@ -97,7 +97,7 @@ def _forbidden(shell: Shell) -> None:
     )
 
 
-def _allowed(shell: Shell) -> None:
+def _show_allow(shell: Shell) -> None:
     began = time.monotonic()
     shell.show("kubectl apply --filename -", stdin=FORBID + ALLOW)
     shell.show("kubectl wait --for=condition=Ready im/incident --timeout=180s")
@@ -105,7 +105,7 @@ def _allowed(shell: Shell) -> None:
     served = time.monotonic()
     shell.show("kubectl get im incident")
     print("\nPrometheus scrapes the sidecar; Alertmanager has sent this to the team's webhook:")
-    with shell.forwarded("service/alertmanager", 9093, MONITORING) as url:
+    with shell.forward("service/alertmanager", 9093, MONITORING) as url:
         alert = shell.until("the alert", lambda: _alert(url), 90)
     fired = time.monotonic()
     print(json.dumps({key: alert[key] for key in ("labels", "annotations")}, indent=2))

@@ -34,7 +34,7 @@ def run(shell: Shell) -> None:
         shell.show("kubectl get jobs,pods,services --selector enginewright.dev/model=magika")
         print("\nWhat happened, in the model's own Events:")
         shell.show("kubectl events --for im/magika")
-        with shell.forwarded("service/magika", 80) as url:
+        with shell.forward("service/magika", 80) as url:
             for what, content in QUESTIONS.items():
                 ask(url, what, content)
             execution = get_json(f"{url}/v2/models/magika/execution")

@@ -8,7 +8,7 @@ from enginewright_contract.measurements import Measurements
 from enginewright.analysis.answers import compare_answers
 from enginewright.analysis.latency import compare_latency
 from enginewright.analysis.memory import compare_memory
-from enginewright.analysis.result import AnalysisLimits, AnalysisResult, joined
+from enginewright.analysis.result import AnalysisLimits, AnalysisResult, join_results
 from enginewright.analysis.shadow import compare_shadow
 from enginewright.analysis.shares import compare_shares
 
@@ -38,7 +38,7 @@ def compare(
 
     It may be called at every poll: the error probabilities hold for all calls together.
     """
-    return joined(
+    return join_results(
         (
             compare_shares(stable, canary, limits),
             compare_answers(canary, limits),

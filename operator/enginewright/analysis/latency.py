@@ -34,7 +34,7 @@ from enginewright.analysis.series import (
     only_other_inputs,
     other_inputs,
     pairs,
-    pooled,
+    pool,
     requests_of,
 )
 from enginewright.analysis.shift import Shift, shift
@@ -61,11 +61,11 @@ def compare_latency(
 ) -> AnalysisResult:
     """Compare time in the model."""
     series = pairs(stable, canary)
-    notes = _left_out(other_inputs(stable, canary))
+    notes = _note_left_out(other_inputs(stable, canary))
     requests = requests_of(stable, canary)
     total = Pair(
-        pooled(pair.stable for pair in series.values()),
-        pooled(pair.canary for pair in series.values()),
+        pool(pair.stable for pair in series.values()),
+        pool(pair.canary for pair in series.values()),
     )
     tests = list(_tests(series, total, limits))
     figures = tuple(_figure(test, limits) for test in tests)
@@ -90,7 +90,7 @@ def _tests(series: Mapping[Key, Pair], total: Pair, limits: AnalysisLimits) -> I
     if len(series) > 1:
         look = _look(total.count, limits)
         shifts = [_shift(item, _until(total, look)) for item in series.values()]
-        slower = _combined([item for item in shifts if item]) if look else None
+        slower = _combine([item for item in shifts if item]) if look else None
         yield _Test("all latencies", total, slower, _state(slower, total, look, number, limits))
     for (source, name), pair in series.items():
         what = f"requests of {name} elements" if source == "requests" else f"golden sample {name!r}"
@@ -108,14 +108,14 @@ def _look(count: int, limits: AnalysisLimits) -> int:
 
 
 def _until(pair: Pair, look: int) -> float:
-    return max(pair.stable.reached(look), pair.canary.reached(look))
+    return max(pair.stable.find_time(look), pair.canary.find_time(look))
 
 
 def _shift(pair: Pair, until: float) -> Shift | None:
     return shift(pair.stable.until(until), pair.canary.until(until))
 
 
-def _combined(shifts: Sequence[Shift]) -> Shift | None:
+def _combine(shifts: Sequence[Shift]) -> Shift | None:
     """Return the mean, weighted by the inverse of the variance."""
     if not shifts:
         return None
@@ -170,7 +170,7 @@ def _finding(test: _Test, limits: AnalysisLimits) -> Finding:
     )
 
 
-def _left_out(names: Sequence[str]) -> tuple[str, ...]:
+def _note_left_out(names: Sequence[str]) -> tuple[str, ...]:
     """Return a note why golden samples are not compared, if some are left out."""
     if not names:
         return ()

@@ -117,14 +117,14 @@ def _growth(pod: Measurements, since: float) -> _Growth | None:
     end = median(sample.bytes for sample in samples[-3:])
     seconds = samples[-1].at - samples[0].at
     middle = (samples[0].at + samples[-1].at) / 2
-    half = _thinned([sample for sample in samples if sample.at >= middle])
+    half = _thin([sample for sample in samples if sample.at >= middle])
     cut = len(half) // 2
     steady = _grows(half) and _slope(half[cut:]) >= _STEADY * _slope(half[: cut + 1])
     growth = max(0.0, min(_slope(half) * seconds, end - start)) if steady else 0.0
     return _Growth(start, growth, seconds, len(samples))
 
 
-def _thinned(samples: Samples) -> Samples:
+def _thin(samples: Samples) -> Samples:
     step = -(-len(samples) // _MOST)
     return samples[::-1][::step][::-1]  # the last one stays
 

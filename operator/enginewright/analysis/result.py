@@ -47,7 +47,7 @@ class AnalysisResult:
     basis: str = ""  # of "passed": what was compared, such as "latency of 200 requests of ..."
 
 
-def joined(parts: Iterable[AnalysisResult]) -> AnalysisResult:
+def join_results(parts: Iterable[AnalysisResult]) -> AnalysisResult:
     """Return the parts as one: any failure fails, and otherwise anything undecided waits."""
     parts = tuple(parts)
     findings = tuple(finding for part in parts for finding in part.findings)

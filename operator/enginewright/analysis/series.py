@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from enginewright_contract.measurements import WINDOW, LatencySeries, Measurements
 
 from enginewright.analysis.shift import Windows
-from enginewright.analysis.window import counted, start_of
+from enginewright.analysis.window import count_since, start_of
 
 Key: TypeAlias = tuple[str, str]  # source and name
 
@@ -30,7 +30,7 @@ class Arm:
         """Return the windows up to a Unix time."""
         return [window for window in self.windows if window[0] <= time]
 
-    def reached(self, count: int) -> float:
+    def find_time(self, count: int) -> float:
         """Return when there were `count` measurements, as far as their windows are kept."""
         return self.windows[min(ceil(count / WINDOW), len(self.windows)) - 1][0]
 
@@ -62,7 +62,7 @@ def pairs(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> dic
 def requests_of(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> int:
     """Return how many clients' requests both revisions have answered since both have a pod."""
     start = start_of(stable, canary)
-    return sum(sum(counted(pod, start).responses.values()) for pod in (*stable, *canary))
+    return sum(sum(count_since(pod, start).responses.values()) for pod in (*stable, *canary))
 
 
 def only_other_inputs(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> bool:
@@ -83,7 +83,7 @@ def other_inputs(stable: Sequence[Measurements], canary: Sequence[Measurements])
     return sorted(name for name in names if arms[0][name] != arms[1][name])
 
 
-def pooled(arms: Iterable[Arm]) -> Arm:
+def pool(arms: Iterable[Arm]) -> Arm:
     """Return several as one."""
     arms = tuple(arms)
     windows = sorted(window for arm in arms for window in arm.windows)
@@ -97,7 +97,7 @@ def _arms(pods: Iterable[Measurements], start: float) -> dict[Key, Arm]:
             arm = _arm(series, max(start, pod.since))
             if arm.windows:
                 by_key.setdefault((series.source, series.name), []).append(arm)
-    return {key: pooled(arms) for key, arms in by_key.items()}
+    return {key: pool(arms) for key, arms in by_key.items()}
 
 
 def _golden(pods: Iterable[Measurements]) -> set[str]:

@@ -25,7 +25,7 @@ def compare_shadow(
     if not any(shadow.compared or shadow.failed or shadow.rejected for shadow in shadows):
         return AnalysisResult("passed")
     limit = limits.max_output_difference
-    shares = [*_refused(shadows, limits)]
+    shares = [*_judge_refusals(shadows, limits)]
     outputs = _by_name(shadows)
     differences = [_difference(name, output) for name, output in outputs.items()]
     findings = (
@@ -49,7 +49,7 @@ def compare_shadow(
     )
 
 
-def _refused(
+def _judge_refusals(
     shadows: Sequence[ShadowComparison], limits: AnalysisLimits
 ) -> Iterable[tuple[Figure, Finding | None]]:
     compared = sum(shadow.compared for shadow in shadows)

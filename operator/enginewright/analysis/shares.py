@@ -27,7 +27,7 @@ from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding
 
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure, State
-from enginewright.analysis.window import counted, counted_in_periods, periods_of
+from enginewright.analysis.window import count_in_periods, count_since, periods_of
 
 MAX_REJECTED: Final = 0.2  # by which the share of 4xx may exceed that of the serving revision
 _FALSE_FAILURES: Final = 0.003  # probability over all looks, of each of the shares
@@ -59,7 +59,7 @@ class Share:
         return min(1.0, (self.part + z2 / 2 + spread) / (self.whole + z2))
 
 
-def joined(periods: Sequence[tuple[Share, Share]]) -> list[tuple[Share, Share]]:
+def join_periods(periods: Sequence[tuple[Share, Share]]) -> list[tuple[Share, Share]]:
     """Join neighbouring periods of both revisions where the serving one has few responses and similar shares."""
     together: list[tuple[Share, Share]] = []
     for stable, canary in periods:
@@ -109,7 +109,7 @@ def compare_shares(
     """Compare errors, rejected requests and golden inferences since both revisions have a pod."""
     begins = periods_of(stable, canary)
     start = begins[0]
-    arms = [[counted(pod, start) for pod in pods] for pods in (stable, canary)]
+    arms = [[count_since(pod, start) for pod in pods] for pods in (stable, canary)]
     periods = [_by_period(pods, begins) for pods in (stable, canary)]
     figures: list[Figure] = []
     findings: list[Finding] = []
@@ -128,7 +128,9 @@ def compare_shares(
         # one wrong golden inference is one too many, unless the serving revision has them too
         wrong = reason is Reason.PARITY_FAILED and ours.part > 0 and theirs.part == 0
         by_period = [(share(one), share(other)) for one, other in zip(*periods, strict=True)]
-        failed = wrong or (exceeds([(theirs, ours)], excess) and exceeds(joined(by_period), excess))
+        failed = wrong or (
+            exceeds([(theirs, ours)], excess) and exceeds(join_periods(by_period), excess)
+        )
         figures.append(share_figure(name, theirs, ours, excess, "failed" if failed else "passed"))
         if failed:
             cause = f"{name}: {_of(ours)} of the new revision, {_of(theirs)} of the serving one"
@@ -142,7 +144,7 @@ def compare_shares(
 
 def _by_period(pods: Sequence[Measurements], begins: Sequence[float]) -> list[tuple[Counts, ...]]:
     """Return what the pods have counted in each period."""
-    counts = [counted_in_periods(pod, begins) for pod in pods]
+    counts = [count_in_periods(pod, begins) for pod in pods]
     return list(zip(*counts, strict=True)) if counts else [()] * len(begins)
 
 

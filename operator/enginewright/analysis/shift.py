@@ -74,7 +74,7 @@ class Shift:
 
 def shift(stable: Windows, canary: Windows) -> Shift | None:
     """Return how much slower `canary` is, if there is a slice with both."""
-    differences = _winsorized(_differences(stable, canary))
+    differences = _winsorize(_differences(stable, canary))
     count = len(differences)
     if not count:
         return None
@@ -100,7 +100,7 @@ def _differences(stable: Windows, canary: Windows) -> list[float]:
     return differences
 
 
-def _winsorized(values: list[float]) -> list[float]:
+def _winsorize(values: list[float]) -> list[float]:
     if not values:
         return []
     middle = median(values)

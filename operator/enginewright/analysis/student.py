@@ -20,10 +20,10 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     if x > (a + 1) / (a + b + 2):  # where the fraction of the complement converges faster
         return 1 - _incomplete_beta(b, a, 1 - x)
     front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log1p(-x)) / a
-    return front / _continued_fraction(a, b, x)
+    return front / _evaluate_fraction(a, b, x)
 
 
-def _continued_fraction(a: float, b: float, x: float) -> float:
+def _evaluate_fraction(a: float, b: float, x: float) -> float:
     """Return 1 + d1 / (1 + d2 / (1 + ...)), NIST DLMF 8.17.22, by Lentz's method."""
     value = c = 1.0
     d = 0.0

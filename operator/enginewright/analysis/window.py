@@ -35,9 +35,9 @@ def periods_of(stable: Sequence[Measurements], canary: Sequence[Measurements]) -
     return begins
 
 
-def counted_in_periods(pod: Measurements, begins: Sequence[float]) -> list[Counts]:
+def count_in_periods(pod: Measurements, begins: Sequence[float]) -> list[Counts]:
     """Return what a pod has counted in each period, of which the last has not ended."""
-    until_now = [counted(pod, begin) for begin in begins]
+    until_now = [count_since(pod, begin) for begin in begins]
     return [_less(one, later) for one, later in pairwise(until_now)] + until_now[-1:]
 
 
@@ -45,7 +45,7 @@ def _has_counts(pod: Measurements, begin: float, end: float) -> bool:
     return not pod.counts or any(begin <= count.at < end for count in pod.counts)
 
 
-def counted(pod: Measurements, start: float) -> Counts:
+def count_since(pod: Measurements, start: float) -> Counts:
     """Return what a pod has counted since `start` or its own later one, or all if its sidecar keeps no earlier counts."""
     total = Counts(
         at=pod.since,

@@ -58,7 +58,7 @@ class OperatorApplication:
             api=self._client,
             cache=cache,
             pods=PodCatchUp(self._client, cache),
-            executor=Executor(self._client, cache, written=self._written),
+            executor=Executor(self._client, cache, written=self._queue_after_write),
             recorder=self._recorder,
             own_namespace=self._leadership.own_namespace,
             bucket_user=BucketUser(self._client, settings.config),
@@ -144,8 +144,8 @@ class OperatorApplication:
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))
 
-    def _written(self, resource: Resource, obj: JsonObject) -> None:
-        self.router.written(resource, obj)  # which needs the queues
+    def _queue_after_write(self, resource: Resource, obj: JsonObject) -> None:
+        self.router.on_written(resource, obj)  # which needs the queues
 
     def _images_changed(self) -> None:
         self.router.all_models()

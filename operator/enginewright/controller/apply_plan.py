@@ -51,7 +51,7 @@ async def _report(
     error: KubeError,
 ) -> None:
     recorder.record(observed, EventIntent("Warning", StatusReason.APPLY_FAILED, error.message))
-    await executor.write_status(observed, _blocked(plan.status, error.message))
+    await executor.write_status(observed, _with_failure(plan.status, error.message))
 
 
 async def _execute(
@@ -72,7 +72,7 @@ async def _execute(
     return changed
 
 
-def _blocked(status: Mapping[str, Any], why: str) -> dict[str, Any]:
+def _with_failure(status: Mapping[str, Any], why: str) -> dict[str, Any]:
     """Return the status of a plan that could not be applied; a model that is Ready nevertheless stays so."""
     conditions = status.get("conditions") or ()
     if any(

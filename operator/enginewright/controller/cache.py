@@ -117,7 +117,7 @@ class ObjectCache:
         kept = slim(resource, obj)
         self._index(resource, before, kept)
         self._objects[resource][name] = kept
-        self._changed(resource, name, kept)
+        self._notify(resource, name, kept)
         if before is not None and without_version(before) == without_version(kept):
             return None
         return kept
@@ -133,10 +133,10 @@ class ObjectCache:
         del self._objects[resource][name_of(obj)]
         self._views.forget(resource, before)
         self._index(resource, before, None)
-        self._changed(resource, name_of(obj), None)
+        self._notify(resource, name_of(obj), None)
         return before
 
-    def _changed(self, resource: Resource, name: _Name, obj: JsonObject | None) -> None:
+    def _notify(self, resource: Resource, name: _Name, obj: JsonObject | None) -> None:
         self._changes[resource] += 1
         for listener in self._listeners.get(resource, ()):
             listener(name, obj)
@@ -144,26 +144,26 @@ class ObjectCache:
     def _index(self, resource: Resource, old: JsonObject | None, new: JsonObject | None) -> None:
         index = self._children.setdefault(resource, {})
         for label in _OWNERS:
-            if old is not None and (owner := _labelled(old, label)):
+            if old is not None and (owner := _owner_by_label(old, label)):
                 siblings = index[(label, *owner)]
                 del siblings[old["metadata"]["name"]]
                 if not siblings:
                     del index[(label, *owner)]
-            if new is not None and (owner := _labelled(new, label)):
+            if new is not None and (owner := _owner_by_label(new, label)):
                 index.setdefault((label, *owner), {})[new["metadata"]["name"]] = new
 
 
 def model_of(obj: Mapping[str, Any]) -> _Name | None:
     """Return namespace and name of the model whose label `obj` carries."""
-    return _labelled(obj, labels.MODEL)
+    return _owner_by_label(obj, labels.MODEL)
 
 
 def engine_of(obj: Mapping[str, Any]) -> _Name | None:
     """Return namespace and name of the InferenceEngine whose label `obj` carries."""
-    return _labelled(obj, labels.ENGINE)
+    return _owner_by_label(obj, labels.ENGINE)
 
 
-def _labelled(obj: Mapping[str, Any], label: str) -> _Name | None:
+def _owner_by_label(obj: Mapping[str, Any], label: str) -> _Name | None:
     metadata = obj["metadata"]
     owner = (metadata.get("labels") or {}).get(label)
     return (metadata.get("namespace") or "", owner) if owner else None

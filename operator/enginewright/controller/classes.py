@@ -6,7 +6,7 @@ from enginewright.api.accelerator_class import AcceleratorClass, AcceleratorClas
 from enginewright.api.conditions import merge_conditions
 from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.observe import NODE
-from enginewright.controller.parse import parsed
+from enginewright.controller.parse import parse_objects
 from enginewright.controller.shared import Shared
 from enginewright.kube.resources import ACCELERATOR_CLASSES, NODES
 from enginewright.plan.resolve.classes import matching, readiness
@@ -27,7 +27,7 @@ class ClassReconciler:
         this = AcceleratorClass.model_validate(observed)
         others = [
             other
-            for other in parsed(AcceleratorClass, cache.all(ACCELERATOR_CLASSES))
+            for other in parse_objects(AcceleratorClass, cache.all(ACCELERATOR_CLASSES))
             if other.metadata.name != name
         ]
         nodes = cache.views(NODE, cache.all(NODES))

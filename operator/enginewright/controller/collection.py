@@ -39,7 +39,7 @@ from enginewright.plan.store.collection import (
     NamespaceObjects,
     collecting_image,
     collection,
-    needed_keys,
+    find_needed_keys,
     plan_collection,
 )
 from enginewright.plan.types import EventIntent
@@ -133,11 +133,11 @@ class CollectionReconciler:
         later = ReconcileResult(requeue_after=plan.requeue_after)
         if annotations is None:
             return ReconcileResult(exists=False) if plan.starts else later
-        objects = await self._list(namespace) if plan.starts else self._cached(namespace)
+        objects = await self._list(namespace) if plan.starts else self._read_cache(namespace)
         job = collection(
             facts,
             plan.starts or plan.first,
-            needed_keys(objects),
+            find_needed_keys(objects),
             as_of,
             annotations.get(STORE_MAX_SIZE),
             await self.shared.bucket_user.uid(),
@@ -178,7 +178,7 @@ class CollectionReconciler:
             jobs=await items(JOBS, MANAGED),
         )
 
-    def _cached(self, namespace: str) -> NamespaceObjects:
+    def _read_cache(self, namespace: str) -> NamespaceObjects:
         """Return the same from the cache: enough for a report, such as after a start, of all stores at once."""
         cache = self.shared.cache
         return NamespaceObjects(

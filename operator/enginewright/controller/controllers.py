@@ -132,10 +132,10 @@ class Controllers:
             turns,
             verdicts=self._verdicts.verdicts_of,
             silent=self._verdicts.silent,
-            measured=self._verdicts.measurements.measured,
+            measured=self._verdicts.measurements.get_measurements,
             rolled_back=RolloutMetrics(self._registry).count,
             takes_turn=fleet.takes_turn,
-            planned=fleet.planned,
+            planned=fleet.on_planned,
         )
         return self._controller(
             "inferencemodel", models.reconcile, ModelKey._asdict, workers=MODEL_WORKERS

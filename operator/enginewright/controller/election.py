@@ -153,7 +153,7 @@ class Election:
     async def _take(self) -> None:
         sent = self._clock()
         await self._write(self._claim.identity, self._timing.lease)
-        self._elector.wrote(sent=sent)
+        self._elector.on_written(sent=sent)
 
     async def _wait(self, step: Withdraw | StandBy | ClaimRefused) -> None:
         if isinstance(step, StandBy):

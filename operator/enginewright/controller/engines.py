@@ -41,7 +41,7 @@ class EngineReconciler:
         try:
             return await self._reconcile(key)
         finally:
-            self.turns.done(key)
+            self.turns.on_reconciled(key)
 
     async def _reconcile(self, key: EngineKey) -> ReconcileResult:
         shared, cache = self.shared, self.shared.cache
@@ -61,7 +61,7 @@ class EngineReconciler:
         if plan.removed:
             await self._remove(key, observed, plan.removed)
             return ReconcileResult(exists=False)
-        self.turns.planned(engine, plan)
+        self.turns.on_planned(engine, plan)
         requeue = await apply_plan(plan, observed, shared.executor, shared.recorder)
         if plan.ended:
             self.metrics.count(plan.ended)

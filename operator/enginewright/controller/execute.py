@@ -75,7 +75,7 @@ class Executor:
         `on_revert` is called with a message if this reverts another manager's edit. Raises KubeError;
         StillTerminating and NameTaken if the name belongs to another object.
         """
-        intent = _stamped(intent)
+        intent = _stamp(intent)
         resource = resource_of(intent["apiVersion"], intent["kind"])
         metadata = intent["metadata"]
         observed = self._cache.get(resource, metadata.get("namespace"), metadata["name"])
@@ -87,7 +87,7 @@ class Executor:
                     raise NameTaken(f"{_name(intent)} is owned by {owner}: rename one of the two")
                 raise StillTerminating(f"{_name(intent)} is still being deleted")
             # A Job's template is immutable: its name contains a hash of everything that decides it.
-            if resource == JOBS or self._settled(intent, observed):
+            if resource == JOBS or self._is_settled(intent, observed):
                 return False
             # an edit since our last apply of the same intent
             same = _intent(intent) == _intent(observed)
@@ -98,7 +98,7 @@ class Executor:
             rewritten = set(differences(intent, response))
             if edited := [pair for pair in edited if pair not in rewritten]:
                 on_revert(
-                    f"reverted {editor}'s change of {_shown(edited)} in {_name(intent)}:"
+                    f"reverted {editor}'s change of {_show_fields(edited)} in {_name(intent)}:"
                     " edit or scale the InferenceModel instead"
                 )
         self._keep(resource, response)
@@ -240,7 +240,7 @@ class Executor:
                     return f"{item['kind']} {item['name']}"
         return None
 
-    def _settled(self, intent: Mapping[str, Any], observed: Mapping[str, Any]) -> bool:
+    def _is_settled(self, intent: Mapping[str, Any], observed: Mapping[str, Any]) -> bool:
         if _intent(intent) != _intent(observed):
             return False
         if not holds(intent["metadata"], observed["metadata"]):
@@ -273,7 +273,7 @@ def _with_status(
     }
 
 
-def _shown(fields: Sequence[Path]) -> str:
+def _show_fields(fields: Sequence[Path]) -> str:
     """Return the first fields as kubectl explain writes them."""
     shown = [".".join(field).replace(".[", "[") for field in fields[:_NAMED_FIELDS]]
     return ", ".join(shown)
@@ -290,7 +290,7 @@ def _owns(fields: Mapping[str, Any], path: Path) -> bool:
     return True
 
 
-def _stamped(intent: Mapping[str, Any]) -> JsonObject:
+def _stamp(intent: Mapping[str, Any]) -> JsonObject:
     """Return `intent` with its own hash, which shows later that a field was dropped."""
     metadata = intent["metadata"]
     digest = hashlib.sha256(canonical_json(intent).encode()).hexdigest()

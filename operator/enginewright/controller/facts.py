@@ -28,7 +28,7 @@ from enginewright.controller.observe import (
     Kind,
     Viewed,
 )
-from enginewright.controller.parse import parsed
+from enginewright.controller.parse import parse_objects
 from enginewright.controller.references import references
 from enginewright.controller.routing import EngineKey, is_unbuilt
 from enginewright.kube.resources import (
@@ -73,12 +73,12 @@ def gather(
     deployments = children(DEPLOYMENT)
     claim = cache.get(CLAIMS, namespace, config.store.claim)
     engines = {reference.name for reference in model.status.engines}
-    unbuilt = _unbuilt(cache, namespace, engines)
+    unbuilt = _find_unbuilt(cache, namespace, engines)
     return Facts(
         model=model,
         config=config,
         now=now,
-        classes=tuple(parsed(AcceleratorClass, cache.all(ACCELERATOR_CLASSES))),
+        classes=tuple(parse_objects(AcceleratorClass, cache.all(ACCELERATOR_CLASSES))),
         nodes=cache.views(NODE, cache.all(NODES)),
         images=images,
         image_failures=image_failures or {},
@@ -118,7 +118,7 @@ def gather(
     )
 
 
-def _unbuilt(
+def _find_unbuilt(
     cache: ObjectCache, namespace: str, names: Iterable[str]
 ) -> dict[str, tuple[str, dict[str, EngineReference]]]:
     """Return requester ("" if none) and references by model of each unbuilt engine: built ones depend on neither."""
@@ -141,7 +141,7 @@ class _Engines(Mapping[str, InferenceEngine]):
     @override
     def __getitem__(self, name: str) -> InferenceEngine:
         observed = self._cache.get(INFERENCE_ENGINES, self._namespace, name)
-        for engine in parsed(InferenceEngine, (observed,) if observed else ()):
+        for engine in parse_objects(InferenceEngine, (observed,) if observed else ()):
             return engine
         raise KeyError(name)
 

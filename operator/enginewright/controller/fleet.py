@@ -53,7 +53,7 @@ class Fleet:
         self._state: FleetState | None = None  # until a move changes
         self._announced: frozenset[ModelName] = frozenset()
         self._halt: Halt | None = None
-        cache.listen(INFERENCE_MODELS, self._observed)
+        cache.listen(INFERENCE_MODELS, self._on_model)
 
     @property
     def state(self) -> FleetState:
@@ -73,7 +73,7 @@ class Fleet:
             self._state = None
         return True
 
-    def planned(self, key: ModelKey) -> None:
+    def on_planned(self, key: ModelKey) -> None:
         """Record that a model's status is up to date, and queue models whose turn it is now."""
         if key in self._granted:
             self._granted.discard(key)
@@ -88,7 +88,7 @@ class Fleet:
             self._stopped(message)
         self._halt = state.halt
 
-    def _observed(self, name: ModelName, obj: Mapping[str, Any] | None) -> None:
+    def _on_model(self, name: ModelName, obj: Mapping[str, Any] | None) -> None:
         move = move_view(obj) if obj is not None else None
         if move == self._moves.get(name):
             return

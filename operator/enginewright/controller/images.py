@@ -106,7 +106,7 @@ class ImageReconciler:
         if image is None or image in self.facts:
             return ReconcileResult(exists=False)  # probed, or no longer configured
         await self._shared.pods.catch_up(self._cache.views(JOB, self._ours(JOBS, key)))
-        observed = self._observed(key)
+        observed = self._observe(key)
         last = self._attempts.get(key, _Attempts())
         attempt = max(last.attempt, _newest(key, observed))
         work = probing(key, placement_hash(self._config.jobs))
@@ -131,7 +131,7 @@ class ImageReconciler:
                     await self._delete(state.ends)
                 return ReconcileResult(requeue_after=state.requeue_after)
 
-    def _observed(self, key: str) -> Observed:
+    def _observe(self, key: str) -> Observed:
         jobs = self._cache.views(JOB, self._ours(JOBS, key))
         pods = self._cache.views(POD, self._ours(PODS, key))
         return Observed({job.name: job for job in jobs}, pods, self._shared.now())
@@ -158,7 +158,7 @@ class ImageReconciler:
             template=self._config.jobs,
             assigned_ids=self._config.openshift,
         )
-        is_new = await self._shared.executor.apply(self._shared.own_namespace.owned(job))
+        is_new = await self._shared.executor.apply(self._shared.own_namespace.set_owner(job))
         if state.replaces in observed.jobs:
             await self._delete(state.replaces)
         return ReconcileResult(requeue=is_new)
@@ -168,7 +168,7 @@ class ImageReconciler:
         await self._shared.executor.delete(ref)
 
     async def _store_facts(self, image: str, facts: ImageFacts) -> None:
-        used = {*self._images.values(), *_used(self._cache)}
+        used = {*self._images.values(), *_list_used(self._cache)}
         kept = {one: held for one, held in self.facts.items() if one in used} | {image: facts}
         entries = {
             image_hash(one): json.dumps(
@@ -196,7 +196,7 @@ def _newest(key: str, observed: Observed) -> int:
     return max((int(number) for number in numbers if number.isdecimal()), default=1)
 
 
-def _used(cache: ObjectCache) -> Iterator[str]:
+def _list_used(cache: ObjectCache) -> Iterator[str]:
     """Yield the images that revisions and models have, which may no longer be configured."""
     for revision in cache.all(CONTROLLER_REVISIONS):
         data = revision.get("data")

@@ -56,7 +56,7 @@ class JobTurns:
         running = self._counts(but=(mine.kind, mine.namespace, mine.name))
         return turns({*self._waiting.values(), mine}, running, self._limits)[mine]
 
-    def planned(self, owner: InferenceModel | InferenceEngine, plan: Plan) -> None:
+    def on_planned(self, owner: InferenceModel | InferenceEngine, plan: Plan) -> None:
         """Record what a plan creates or waits for, before another one is planned."""
         mine = _owner(owner)
         key: _Key = (mine.kind, mine.namespace, mine.name)
@@ -70,7 +70,7 @@ class JobTurns:
         if jobs:
             self._starts[key] = [(job["namespace"], job["name"]) for job in jobs]
 
-    def done(self, key: ModelKey | EngineKey) -> None:
+    def on_reconciled(self, key: ModelKey | EngineKey) -> None:
         """Record that a reconcile has ended; one that planned nothing waits for no turn."""
         kind = InferenceModel.kind if isinstance(key, ModelKey) else InferenceEngine.kind
         mine: _Key = (kind, *key)

@@ -113,11 +113,11 @@ class Elector:
         if rival := self._rival(leases.values(), sent):
             holds = own is not None and own.holder == self.identity
             return Withdraw(rival) if holds else ClaimRefused(rival)
-        if own is None or own.holder in ("", self.identity) or self._expired(own, sent):
+        if own is None or own.holder in ("", self.identity) or self._is_expired(own, sent):
             return Take()
         return StandBy(own.holder)
 
-    def wrote(self, *, sent: float) -> None:
+    def on_written(self, *, sent: float) -> None:
         """Record that our own Lease was written with this process as its holder."""
         self._written = sent
 
@@ -176,10 +176,10 @@ class Elector:
             and not record.withdrawn
             and self._seen[record.key].was_held
             and overlap(self.scope, record.scope)
-            and not self._expired(record, now, RESERVED)
+            and not self._is_expired(record, now, RESERVED)
         ]
         return min(rivals, key=lambda record: record.key, default=None)
 
-    def _expired(self, record: Record, now: float, more: float = 0.0) -> bool:
+    def _is_expired(self, record: Record, now: float, more: float = 0.0) -> bool:
         """Return whether it was not renewed in its time; `now` is when the listing was sent."""
         return now - self._seen[record.key].since >= record.duration + more

@@ -47,7 +47,7 @@ class Leadership:
         self.refusal: str | None = None  # how another release prevents this one from acting
         name = settings.deployment or OPERATOR
         scope = settings.namespaces or frozenset({EVERYTHING})
-        self.release = self._elect(name, scope, self._refused)
+        self.release = self._elect(name, scope, self._on_refused)
         self.classes = (
             self._elect(f"{name}-classes", frozenset({_CLASSES}), _others_classes)
             if settings.namespaces
@@ -74,10 +74,10 @@ class Leadership:
         self, name: str, scope: frozenset[str], refused: Callable[[str | None], None]
     ) -> Election:
         identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
-        claim = LeaseClaim((self._namespace, name), identity, scope, self.own_namespace.owned)
+        claim = LeaseClaim((self._namespace, name), identity, scope, self.own_namespace.set_owner)
         return Election(self._client, claim, lost=self._lost, refused=refused, clock=steady_clock)
 
-    def _refused(self, why: str | None) -> None:
+    def _on_refused(self, why: str | None) -> None:
         """Report why another release prevents this one from acting, or None if none does."""
         if why is not None and why != self.refusal:
             _logger.warning("not reconciling: %s", why)

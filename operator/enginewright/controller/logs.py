@@ -41,7 +41,7 @@ class LogfmtFormatter(logging.Formatter):
         }
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
-        return " ".join(f"{name}={_quoted(value)}" for name, value in fields.items())
+        return " ".join(f"{name}={_quote(value)}" for name, value in fields.items())
 
 
 class Sparse(logging.Filter):
@@ -82,7 +82,7 @@ def check_level(level: str) -> str:
     return level.lower()
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     if value and _PLAIN.issuperset(value):
         return value
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

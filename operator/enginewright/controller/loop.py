@@ -118,7 +118,7 @@ class Controller(Generic[Key]):
                 try:
                     await self._process(key)
                 finally:
-                    self.queue.done(key)
+                    self.queue.finish(key)
 
     async def _process(self, key: Key) -> None:
         started = time.monotonic()

@@ -48,7 +48,7 @@ class MeasurementPolls:
         """Return whether the pod's model has a canary."""
         return model_key(pod) in self._compared
 
-    def measured(self, pods: Iterable[PodView]) -> dict[str, Measurements | None]:
+    def get_measurements(self, pods: Iterable[PodView]) -> dict[str, Measurements | None]:
         """Return the measurements of those of `pods` that were polled, by name; None if its sidecar has none."""
         return {
             pod.name: self._measurements[pod.uid] for pod in pods if pod.uid in self._measurements

@@ -33,7 +33,7 @@ class OperatorNamespace:
                 self._name,
             )
 
-    def owned(self, obj: JsonObject) -> JsonObject:
+    def set_owner(self, obj: JsonObject) -> JsonObject:
         """Return an object of the operator's namespace with its owner."""
         if self.deployment is None:
             return obj
@@ -86,4 +86,4 @@ class ConfigMapStore:
             },
             "data": dict(data),  # all of it: an apply removes fields that it leaves out
         }
-        await self._api.apply(self._namespace.owned(config_map))
+        await self._api.apply(self._namespace.set_owner(config_map))

@@ -17,7 +17,7 @@ Typed = TypeVar("Typed", bound=ApiModel)
 _logger = logging.getLogger(__name__)
 
 
-def parsed(model: type[Typed], objects: Iterable[JsonObject]) -> list[Typed]:
+def parse_objects(model: type[Typed], objects: Iterable[JsonObject]) -> list[Typed]:
     """Return the valid objects, sorted by name; the others are logged and left out."""
     valid: list[Typed] = []
     for obj in sorted(objects, key=lambda one: str(one["metadata"]["name"])):

@@ -11,7 +11,7 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.observe import NODE
 from enginewright.controller.operator_namespace import ConfigMapStore
-from enginewright.controller.parse import parsed
+from enginewright.controller.parse import parse_objects
 from enginewright.controller.shared import Shared
 from enginewright.kube.resources import ACCELERATOR_CLASSES, NODES
 from enginewright.plan.resolve.classes import propose
@@ -39,7 +39,7 @@ class ProposalReconciler:
             self._proposed = await self._store.load()
         proposals = propose(
             cache.views(NODE, cache.all(NODES)),
-            parsed(AcceleratorClass, cache.all(ACCELERATOR_CLASSES)),
+            parse_objects(AcceleratorClass, cache.all(ACCELERATOR_CLASSES)),
             config.images.keys(),
             self._proposed,
             config.product_labels,

@@ -75,7 +75,7 @@ class WorkQueue(Generic[Key]):
         self._wait = metrics.wait.labels(name)
         self._work = metrics.work.labels(name)
         metrics.depth.labels(name).set_function(lambda: len(self._waiting))
-        metrics.unfinished.labels(name).set_function(self._unfinished)
+        metrics.unfinished.labels(name).set_function(self._sum_unfinished)
 
     def add(self, key: Key) -> None:
         """Queue `key` unless it is queued; while it is worked on, remember it for afterwards."""
@@ -141,7 +141,7 @@ class WorkQueue(Generic[Key]):
         self._processing[key] = now
         return key
 
-    def done(self, key: Key) -> None:
+    def finish(self, key: Key) -> None:
         """End the work on `key`; queue it again if it was added meanwhile."""
         now = self._loop.time()
         self._work.observe(now - self._processing.pop(key, now))
@@ -177,6 +177,6 @@ class WorkQueue(Generic[Key]):
                 getter.set_result(None)
                 return
 
-    def _unfinished(self) -> float:
+    def _sum_unfinished(self) -> float:
         now = self._loop.time()
         return sum(now - started for started in self._processing.values())

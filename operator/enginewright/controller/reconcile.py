@@ -66,8 +66,8 @@ class ModelReconciler:
             unsure = True
             raise
         finally:
-            self.flights.done(key, unsure=unsure)
-            self.turns.done(key)
+            self.flights.on_reconciled(key, unsure=unsure)
+            self.turns.on_reconciled(key)
 
     async def _reconcile(self, key: ModelKey) -> ReconcileResult:
         shared, cache = self.shared, self.shared.cache
@@ -104,13 +104,13 @@ class ModelReconciler:
                 replace(
                     facts,
                     leaders=self.flights.leaders(key),
-                    followed=self.flights.followed(model),
+                    followed=self.flights.find_followed(model),
                     job_limit=self.turns.why_not_now(model),
                 )
             )
             if not plan.needs:  # else it is made again
-                self.flights.planned(key, plan)
-                self.turns.planned(model, plan)
+                self.flights.on_planned(key, plan)
+                self.turns.on_planned(model, plan)
             return plan
 
         plan = await self.comparisons.plan(key, decide, facts)

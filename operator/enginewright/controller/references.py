@@ -7,7 +7,7 @@ from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import EngineReference, Prepared
 from enginewright.controller.cache import ObjectCache
-from enginewright.controller.parse import parsed
+from enginewright.controller.parse import parse_objects
 from enginewright.controller.routing import EngineKey
 from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import INFERENCE_MODELS
@@ -23,7 +23,7 @@ def references(cache: ObjectCache, engine: EngineKey) -> dict[str, EngineReferen
 
 def preparations(cache: ObjectCache, engine: EngineKey) -> tuple[Prepared, ...]:
     """Return the prepared models of those that refer to an engine; likewise."""
-    models = parsed(InferenceModel, (model for model, _ in _referring(cache, engine)))
+    models = parse_objects(InferenceModel, (model for model, _ in _referring(cache, engine)))
     return tuple(
         inference_model.status.prepared
         for inference_model in models

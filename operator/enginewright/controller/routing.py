@@ -85,12 +85,12 @@ class Router:
         if self._cache.forget_kind(resource):
             self.all_models()
 
-    def written(self, resource: Resource, obj: Mapping[str, Any]) -> None:
+    def on_written(self, resource: Resource, obj: Mapping[str, Any]) -> None:
         """Queue the keys affected by an object that another of our controllers has written."""
         if resource == INFERENCE_ENGINES:
             self._route(resource, obj)
         elif resource == INFERENCE_MODELS:
-            self._unbuilt_engines(obj["metadata"]["namespace"])
+            self._queue_unbuilt_engines(obj["metadata"]["namespace"])
         elif resource == CLAIMS:
             self._collection(resource, obj)
 
@@ -123,7 +123,7 @@ class Router:
     def _route(self, resource: Resource, obj: Mapping[str, Any]) -> None:
         if resource == INFERENCE_MODELS:
             self._models((obj,))
-            self._unbuilt_engines(obj["metadata"]["namespace"])
+            self._queue_unbuilt_engines(obj["metadata"]["namespace"])
         elif resource in (ACCELERATOR_CLASSES, NODES):
             if resource == ACCELERATOR_CLASSES:
                 self._sinks.accelerator_class(obj["metadata"]["name"])
@@ -157,7 +157,7 @@ class Router:
         if resource in _WITH_STORE:
             self._sinks.collection(obj["metadata"]["namespace"])
 
-    def _unbuilt_engines(self, namespace: str) -> None:
+    def _queue_unbuilt_engines(self, namespace: str) -> None:
         """Queue the unbuilt engines of a namespace: its models may need others than before."""
         for engine in self._cache.in_namespace(INFERENCE_ENGINES, namespace):
             if is_unbuilt(engine):

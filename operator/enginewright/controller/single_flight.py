@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from enginewright.api.inference_model import InferenceModel
 from enginewright.controller.cache import ObjectCache
-from enginewright.controller.parse import parsed
+from enginewright.controller.parse import parse_objects
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.resources import INFERENCE_MODELS, JOBS
 from enginewright.manifests.labels import SHARED_PREPARATION
@@ -79,15 +79,15 @@ class SingleFlight:
         """Return the leaders other than this model, by shared hash; those of the present, at each access."""
         return _Leaders(self, key)
 
-    def followed(self, model: InferenceModel) -> InferenceModel | None:
+    def find_followed(self, model: InferenceModel) -> InferenceModel | None:
         """Return the model whose result this one waits for, if there is one and it exists."""
         preparation = model.status.preparation
         if preparation is None or not preparation.leader:
             return None
         leader = self._cache.get(INFERENCE_MODELS, model.metadata.namespace, preparation.leader)
-        return next(iter(parsed(InferenceModel, (leader,) if leader else ())), None)
+        return next(iter(parse_objects(InferenceModel, (leader,) if leader else ())), None)
 
-    def planned(self, key: ModelKey, plan: Plan) -> None:
+    def on_planned(self, key: ModelKey, plan: Plan) -> None:
         """Record the Job that a plan creates, before another model is planned."""
         called = self._called.pop(key, None)
         before = self._starts.pop(key, None)
@@ -103,7 +103,7 @@ class SingleFlight:
         elif called and key not in self._starts:
             self._give_way(called, key.name)
 
-    def done(self, key: ModelKey, *, unsure: bool = False) -> None:
+    def on_reconciled(self, key: ModelKey, *, unsure: bool = False) -> None:
         """Record that a plan was carried out, so that what it created is in the cache, or failed.
 
         `unsure`: a write may have been executed although it failed. It is repeated, so that the model leads
@@ -135,7 +135,7 @@ class SingleFlight:
         first = min(earlier, key=lambda view: (view.created, view.name), default=None)
         return (Leader(first.name, has_fetched=False),) if first else ()
 
-    def shared(self, namespace: str) -> list[str]:
+    def list_shared(self, namespace: str) -> list[str]:
         """Return the shared hashes of a namespace."""
         starting = (start.shared_hash for (at, _), start in self._starts.items() if at == namespace)
         observed = (flight for at, flight in self._flights if at == namespace)
@@ -194,7 +194,7 @@ class SingleFlight:
         namespace, job = name
         old = self._job_hashes.pop(name, "")
         before = self._flights[namespace, old].jobs.pop(job) if old else None
-        after = _shared_job(obj) if obj is not None else None
+        after = _read_shared_job(obj) if obj is not None else None
         if after is not None:
             self._job_hashes[name] = after.job.shared_hash
             flight = self._flights.setdefault((namespace, after.job.shared_hash), _Flight())
@@ -239,11 +239,11 @@ class _Leaders(Mapping[str, tuple[Leader, ...]]):
 
     @override
     def __iter__(self) -> Iterator[str]:
-        return iter(self._flights.shared(self._key.namespace))
+        return iter(self._flights.list_shared(self._key.namespace))
 
     @override
     def __len__(self) -> int:
-        return len(self._flights.shared(self._key.namespace))
+        return len(self._flights.list_shared(self._key.namespace))
 
 
 def _news(shared: str, before: PreparationView | None, view: PreparationView | None) -> bool:
@@ -259,7 +259,7 @@ def _news(shared: str, before: PreparationView | None, view: PreparationView | N
     return (old.leads, old.failure) != (new.leads, new.failure)
 
 
-def _shared_job(obj: Mapping[str, Any]) -> _SharedJob | None:
+def _read_shared_job(obj: Mapping[str, Any]) -> _SharedJob | None:
     job = job_view(obj)
     if not job.shared_hash:
         return None

@@ -212,7 +212,7 @@ class VerdictPoller:
         pod = self._pods.get(view.uid)
         if pod is None or pod.target != target:
             # Not "changed": after a restart of ours all pods are new, and most of them settled.
-            marked = _marked_until(view)
+            marked = _read_mark(view)
             self._pods[view.uid] = _Pod(
                 view, target, since=now, changed=-FRESH, marked_until=marked
             )
@@ -265,10 +265,10 @@ class VerdictPoller:
         except NoAnswer as error:
             result = "no-answer"
             # The sidecar of a pod that is not ready may not listen yet.
-            self._failed(pod, str(error), log=pod.view.ready)
+            self._on_failure(pod, str(error), log=pod.view.ready)
         except BadAnswer as error:
             result = "bad-answer"
-            self._failed(pod, str(error), log=True)
+            self._on_failure(pod, str(error), log=True)
         finally:
             if self._pods.get(uid) is pod:
                 now = asyncio.get_running_loop().time()
@@ -290,7 +290,7 @@ class VerdictPoller:
             pod.body = body
             if canonical != pod.canonical:
                 pod.canonical = canonical
-                if pod.progress is None or _advanced(before, pod.progress):
+                if pod.progress is None or _has_advanced(before, pod.progress):
                     pod.changed = now
                     self._notify(pod)
         pod.renewed, pod.failures = now, 0
@@ -308,7 +308,7 @@ class VerdictPoller:
                     update={"percent": min(max(progress.percent, 0), 100)}
                 )
                 return pod.progress.to_json()
-            verdict = _shortened(Verdict.model_validate_json(body))
+            verdict = _shorten(Verdict.model_validate_json(body))
         except ValidationError as error:
             raise BadAnswer(f"not a {pod.target.kind}: {first_problem(error)}") from None
         if not is_verdict_of(verdict, pod.view):
@@ -320,7 +320,7 @@ class VerdictPoller:
         return verdict.to_json()
 
     @staticmethod
-    def _failed(pod: _Pod, why: str, *, log: bool) -> None:
+    def _on_failure(pod: _Pod, why: str, *, log: bool) -> None:
         pod.failures += 1
         if log and not pod.failure_logged:
             pod.failure_logged = True
@@ -411,13 +411,13 @@ class VerdictPoller:
             self._changed(model_key(pod.view))
 
 
-def _marked_until(pod: PodView) -> float:
+def _read_mark(pod: PodView) -> float:
     """Return the Unix time in the pod's annotation, which an earlier process may have written."""
     text = str(pod.annotations.get(RELEASE_ANNOTATION) or "")
     return float(text) if text.isascii() and text.isdigit() else 0.0
 
 
-def _advanced(before: Progress | None, now: Progress) -> bool:
+def _has_advanced(before: Progress | None, now: Progress) -> bool:
     """Return whether a build has reached another 10% or another stage."""
     return (
         before is None
@@ -426,7 +426,7 @@ def _advanced(before: Progress | None, now: Progress) -> bool:
     )
 
 
-def _shortened(verdict: Verdict) -> Verdict:
+def _shorten(verdict: Verdict) -> Verdict:
     """Truncate messages that go into conditions to what the API server accepts."""
     checks = tuple(
         check.model_copy(update={"message": check.message[:_MAX_MESSAGE]})

@@ -185,7 +185,7 @@ class KubeClient:
         attempt = 0
         while True:
             attempt += 1
-            transport = await self._connected()
+            transport = await self._connect()
             try:
                 return await self._attempt(transport, method, target, body, content_type)
             except Forbidden as error:
@@ -259,7 +259,7 @@ class KubeClient:
                 self._warnings.add(warning)
                 _logger.warning("the API server warns: %s", warning)
 
-    async def _connected(self) -> RESTClientObject:
+    async def _connect(self) -> RESTClientObject:
         if self._transport is None:
             await self._reload(stale=None)
         if self._transport is None:

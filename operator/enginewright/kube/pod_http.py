@@ -83,7 +83,7 @@ class DirectPodHttp:
             self._session = _session(aiohttp.TCPConnector(force_close=True, limit=0))
         url = URL.build(scheme="http", host=pod.ip, port=pod.port, path=path, query_string=query)
         status, body = await _get(self._session, url)
-        return _checked(status, body)
+        return _check(status, body)
 
     async def close(self) -> None:
         """Close the connections; requests in progress fail."""
@@ -108,7 +108,7 @@ class ProxiedPodHttp:
 
     async def get(self, pod: PodAddress, path: str, query: str = "") -> bytes:
         """Return the body of a 200. Raises NoAnswer and BadAnswer."""
-        connection = await self._connected()
+        connection = await self._connect()
         configuration = connection.configuration
         target = (
             f"/api/v1/namespaces/{quote(pod.namespace, safe='')}"
@@ -132,7 +132,7 @@ class ProxiedPodHttp:
                 " through it and needs the verb get on pods/proxy",
                 status,
             )
-        return _checked(status, body)
+        return _check(status, body)
 
     async def close(self) -> None:
         """Close the connections; requests in progress fail."""
@@ -141,7 +141,7 @@ class ProxiedPodHttp:
             self._connection = None
             await session.close()
 
-    async def _connected(self) -> _Connection:
+    async def _connect(self) -> _Connection:
         async with self._loading:
             if self._connection is None:
                 try:
@@ -195,7 +195,7 @@ async def _get(
         raise NoAnswer(str(error) or type(error).__name__) from error
 
 
-def _checked(status: int, body: bytes) -> bytes:
+def _check(status: int, body: bytes) -> bytes:
     if status == _OK:
         return body
     if status >= _SERVER_ERROR:

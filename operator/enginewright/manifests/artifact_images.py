@@ -33,7 +33,7 @@ class ArtifactImage(BaseModel):
         """Return where the container that reads the image mounts it."""
         return [{"name": _VOLUME, "mountPath": ARTIFACT_IMAGE_PATH, "readOnly": True}]
 
-    def removed_from(
+    def remove_from(
         self, template: Mapping[str, Any], *, other_secrets: Collection[str]
     ) -> dict[str, Any]:
         """Return a pod template without the image, and its pull secret unless in `other_secrets`."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.serving import Autoscaling
 from enginewright.manifests.labels import CLASS, SERVE, of_model
-from enginewright.manifests.owner import owned_metadata
+from enginewright.manifests.owner import make_owned_metadata
 from enginewright.manifests.serving_pod import SERVER
 from enginewright.manifests.snapshot import Revision
 
@@ -28,7 +28,7 @@ def horizontal_pod_autoscaler(
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
-        "metadata": owned_metadata(model, name, labels),
+        "metadata": make_owned_metadata(model, name, labels),
         "spec": {
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
             "minReplicas": autoscaling.min_replicas or 1,

@@ -20,7 +20,7 @@ from enginewright.manifests.labels import (
     serving_selector,
 )
 from enginewright.manifests.names import canary_name
-from enginewright.manifests.owner import owned_metadata
+from enginewright.manifests.owner import make_owned_metadata
 from enginewright.manifests.pod_options import STARTUP_SECONDS
 from enginewright.manifests.snapshot import Revision
 
@@ -40,7 +40,7 @@ def serving_deployment(
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": owned_metadata(model, name, labels),
+        "metadata": make_owned_metadata(model, name, labels),
         "spec": {
             **({} if replicas is None else {"replicas": replicas}),
             "progressDeadlineSeconds": progress_seconds(model),

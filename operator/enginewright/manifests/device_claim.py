@@ -12,7 +12,7 @@ from enginewright_contract.keys import content_hash
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 from enginewright.manifests.names import child_name
-from enginewright.manifests.owner import owned_metadata
+from enginewright.manifests.owner import make_owned_metadata
 
 CLAIM_TEMPLATE: Final = "ResourceClaimTemplate"
 CLAIMS_VERSION: Final = "resource.k8s.io/v1"
@@ -29,7 +29,7 @@ def claim_template(
     return {
         "apiVersion": CLAIMS_VERSION,
         "kind": CLAIM_TEMPLATE,
-        "metadata": owned_metadata(owner, name, labels),
+        "metadata": make_owned_metadata(owner, name, labels),
         "spec": {"spec": {"devices": {"requests": [{"name": _DEVICE, "exactly": exactly}]}}},
     }
 

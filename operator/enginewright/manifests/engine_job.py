@@ -27,7 +27,7 @@ from enginewright.manifests.device_claim import (
 from enginewright.manifests.job_limits import ENGINE_RESOURCES, LOOKUP_SECONDS
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import of_engine
-from enginewright.manifests.owner import owned_metadata
+from enginewright.manifests.owner import make_owned_metadata
 from enginewright.manifests.pods import TMP_VOLUME, container
 from enginewright.manifests.store_access import StoreAccess
 
@@ -113,7 +113,7 @@ def _job(
     if account := spec.store.account(None):
         pod["serviceAccountName"] = account
     job = stages_job(
-        owned_metadata(engine, spec.name, labels),
+        make_owned_metadata(engine, spec.name, labels),
         stages,
         volumes,
         secrets=[

@@ -46,20 +46,20 @@ def deployment_name(model: str, accelerator_class: str) -> str:
     full = f"{model}{'--' if '-' in accelerator_class else '-'}{accelerator_class}"
     if len(full) <= _DEPLOYMENT and "--" not in model and "--" not in accelerator_class:
         return full
-    return _hashed(full, f"{model}/{accelerator_class}")
+    return _add_hash(full, f"{model}/{accelerator_class}")
 
 
 def canary_name(model: str, accelerator_class: str) -> str:
     """Return the name of the Deployment that runs a new revision beside the serving one."""
-    return _hashed(f"{model}-{accelerator_class}-canary", f"{model}/{accelerator_class}/canary")
+    return _add_hash(f"{model}-{accelerator_class}-canary", f"{model}/{accelerator_class}/canary")
 
 
 def canary_service_name(model: str) -> str:
     """Return the name of the Service in front of a canary, which no model's own Service has."""
-    return _hashed(f"{model}-canary", f"{model}/canary")
+    return _add_hash(f"{model}-canary", f"{model}/canary")
 
 
-def _hashed(full: str, unique: str) -> str:
+def _add_hash(full: str, unique: str) -> str:
     digest = hashlib.sha256(unique.encode()).hexdigest()[:_HASH_LENGTH]
     return f"{full[: _DEPLOYMENT - _HASH_LENGTH - 3].rstrip('-.')}---{digest}"
 

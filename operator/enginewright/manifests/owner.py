@@ -7,7 +7,7 @@ from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 
 
-def owned_metadata(
+def make_owned_metadata(
     owner: InferenceModel | InferenceEngine, name: str, labels: dict[str, str]
 ) -> dict[str, Any]:
     """Return the metadata of an object with a controller owner reference."""

@@ -20,7 +20,7 @@ _NAMES: Final = {"x86_64": "amd64", "aarch64": "arm64"}  # Linux' and Kubernetes
 _HASH_LENGTH: Final = 16
 
 
-def merged(defaults: JobTemplate, own: JobTemplate) -> JobTemplate:
+def merge_templates(defaults: JobTemplate, own: JobTemplate) -> JobTemplate:
     """Return one template: `own` overrides single values and named entries; lists are concatenated."""
     return JobTemplate(
         labels={**defaults.labels, **own.labels},

@@ -21,7 +21,7 @@ from enginewright.manifests.artifact_images import ImageRepository, pushing_seco
 from enginewright.manifests.job_limits import PREPARATION_RESOURCES
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import PREPARATION_RECORD, SHARED_PREPARATION, of_model
-from enginewright.manifests.owner import owned_metadata
+from enginewright.manifests.owner import make_owned_metadata
 from enginewright.manifests.pods import TMP_VOLUME, container
 from enginewright.manifests.store_access import StoreAccess
 
@@ -105,7 +105,7 @@ def prepare_job(model: InferenceModel, spec: PrepareJob) -> dict[str, Any]:
     ]
     account = spec.store.account(spec.account)
     job = stages_job(
-        owned_metadata(model, spec.name, labels),
+        make_owned_metadata(model, spec.name, labels),
         stages,
         volumes,
         secrets=spec.pull_secrets,

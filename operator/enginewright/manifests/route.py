@@ -6,7 +6,7 @@ from enginewright.api.inference_model import InferenceModel
 from enginewright.api.route import Route
 from enginewright.manifests.labels import CANARY, MODEL, SERVE, TRACK, model_value, of_model
 from enginewright.manifests.names import canary_service_name
-from enginewright.manifests.owner import owned_metadata
+from enginewright.manifests.owner import make_owned_metadata
 from enginewright.manifests.service import http_port, service
 
 GATEWAY_API: Final = "gateway.networking.k8s.io"
@@ -20,7 +20,7 @@ def canary_service(model: InferenceModel, *, tls: bool) -> dict[str, Any]:
     stable = service(model, tls=tls)
     return {
         **stable,
-        "metadata": owned_metadata(
+        "metadata": make_owned_metadata(
             model, canary_service_name(model.metadata.name), of_model(model.metadata.name, CANARY)
         ),
         "spec": {
@@ -63,7 +63,7 @@ def http_route(
     return {
         "apiVersion": ROUTE_VERSION,
         "kind": HTTP_ROUTE,
-        "metadata": owned_metadata(model, name, of_model(name, SERVE)),
+        "metadata": make_owned_metadata(model, name, of_model(name, SERVE)),
         "spec": {**spec, "hostnames": list(route.hostnames)} if route.hostnames else spec,
     }
 

@@ -6,7 +6,7 @@ from enginewright_contract.task import GRPC_PORT
 
 from enginewright.api.inference_model import InferenceModel
 from enginewright.manifests.labels import CLASS, SERVE, of_model, serving_selector
-from enginewright.manifests.owner import owned_metadata
+from enginewright.manifests.owner import make_owned_metadata
 
 _HTTP_PORT: Final = 80
 _HTTPS_PORT: Final = 443
@@ -23,7 +23,7 @@ def service(model: InferenceModel, *, tls: bool) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": owned_metadata(model, name, of_model(name, SERVE)),
+        "metadata": make_owned_metadata(model, name, of_model(name, SERVE)),
         "spec": {
             "selector": serving_selector(name),
             "ports": [
@@ -55,7 +55,7 @@ def disruption_budget(
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": owned_metadata(
+        "metadata": make_owned_metadata(
             model, name, {**of_model(served, SERVE), CLASS: accelerator_class}
         ),
         "spec": {

@@ -19,7 +19,7 @@ from enginewright.api.inference_model_status import ModelSignature, Pin
 from enginewright.manifests.artifact_images import ArtifactImage
 from enginewright.manifests.labels import REVISION, of_model
 from enginewright.manifests.names import revision_name
-from enginewright.manifests.owner import owned_metadata
+from enginewright.manifests.owner import make_owned_metadata
 from enginewright.manifests.pod_options import PodOptions
 from enginewright.manifests.store_access import StoreAccess, StoreBucket
 
@@ -178,7 +178,7 @@ def controller_revision(model: InferenceModel, revision: Revision, number: int) 
     return {
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
-        "metadata": owned_metadata(
+        "metadata": make_owned_metadata(
             model, revision_name(model.metadata.name, revision.name), labels
         ),
         "revision": number,

@@ -42,16 +42,16 @@ class Entries:
         """Add a file as the most recently used, or replace it."""
         self.remove(name)
         self._sizes[name] = size
-        self._total += occupied(size)
+        self._total += count_occupied(size)
 
     def remove(self, name: str) -> None:
         """Forget a file."""
         size = self._sizes.pop(name, None)
         if size is not None:
-            self._total -= occupied(size)
+            self._total -= count_occupied(size)
 
     @contextmanager
-    def used(self, name: str) -> Iterator[None]:
+    def use(self, name: str) -> Iterator[None]:
         """Read a file: it is the most recently used, and stays meanwhile."""
         self._sizes.move_to_end(name)
         self._readers[name] += 1
@@ -63,26 +63,26 @@ class Entries:
                 del self._readers[name]
 
     @contextmanager
-    def reserved(self, name: str, size: int) -> Iterator[None]:
+    def reserve(self, name: str, size: int) -> Iterator[None]:
         """Write a file: its space counts already."""
         self._expected[name] = size
-        self._total += occupied(size)
+        self._total += count_occupied(size)
         try:
             yield
         finally:
             del self._expected[name]
-            self._total -= occupied(size)
+            self._total -= count_occupied(size)
 
     def victims(self, needed: int, limit: int) -> list[tuple[str, int]] | None:
         """Return names and sizes of what to evict for `needed` bytes within `limit`, if that is possible."""
-        victims, fits = self._unused(self._total + needed - limit, files=1)
+        victims, fits = self._find_unused(self._total + needed - limit, files=1)
         return victims if fits else None
 
     def surplus(self, limit: int) -> list[tuple[str, int]]:
         """Return names and sizes of what to evict so that the files occupy no more than `limit`, as far as possible."""
-        return self._unused(self._total - limit)[0]
+        return self._find_unused(self._total - limit)[0]
 
-    def _unused(self, excess: int, files: int = 0) -> tuple[list[tuple[str, int]], bool]:
+    def _find_unused(self, excess: int, files: int = 0) -> tuple[list[tuple[str, int]], bool]:
         """Return the least recently used files that free `excess` bytes with `files` more, and whether these do."""
         too_many = len(self._sizes) + len(self._expected) + files - MOST_FILES
         files_to_evict: list[tuple[str, int]] = []
@@ -91,11 +91,11 @@ class Entries:
                 break
             if name not in self._readers:
                 files_to_evict.append((name, size))
-                excess -= occupied(size)
+                excess -= count_occupied(size)
                 too_many -= 1
         return files_to_evict, excess <= 0 and too_many <= 0
 
 
-def occupied(size: int) -> int:
+def count_occupied(size: int) -> int:
     """Return what a file of `size` bytes occupies: its blocks, and one for its inode."""
     return (-(-size // _BLOCK) + 1) * _BLOCK

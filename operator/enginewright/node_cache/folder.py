@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from enginewright.node_cache.entries import Entries, occupied
+from enginewright.node_cache.entries import Entries, count_occupied
 from enginewright.node_cache.metrics import CacheMetrics
 
 _log: Final = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class CacheFolder:
         self.entries: Final = Entries()
         shutil.rmtree(root / _PARTIAL, ignore_errors=True)  # of a process that was killed
         (root / _PARTIAL).mkdir(parents=True)
-        for name, size in _found(root):
+        for name, size in _find_files(root):
             self.entries.add(name, size)
         self.trim()  # it may have become smaller
 
@@ -81,21 +81,21 @@ class CacheFolder:
             return None
 
     @contextmanager
-    def opened(self, name: str) -> Iterator[BinaryIO]:
+    def open_file(self, name: str) -> Iterator[BinaryIO]:
         """Open a file, which is used now and stays meanwhile; raises OSError."""
         path = self._root / name
-        with self.entries.used(name), path.open("rb") as reader:
+        with self.entries.use(name), path.open("rb") as reader:
             os.utime(path)  # the order of use outlives the process
             yield reader
 
     async def write(self, name: str, sha256: str, size: int, chunks: AsyncIterator[bytes]) -> None:
         """Write a file whose content has this digest and size. Raises NoRoom, Damaged and OSError."""
-        victims = self.entries.victims(occupied(size), self._limit())
+        victims = self.entries.victims(count_occupied(size), self._limit())
         if victims is None:
             raise NoRoom
         self._evict(victims)
         partial = self._root / _PARTIAL / secrets.token_hex(8)
-        with self.entries.reserved(name, size):
+        with self.entries.reserve(name, size):
             try:
                 with partial.open("wb") as writer:
                     await asyncio.to_thread(_allocate, writer, size)
@@ -113,7 +113,7 @@ class CacheFolder:
         for name, size in victims:
             (self._root / name).unlink(missing_ok=True)
             self.entries.remove(name)
-            self._metrics.evicted(size)
+            self._metrics.count_eviction(size)
 
     def _limit(self) -> int:
         """Return how many bytes the files may occupy now: less than the capacity if the disk fills up."""
@@ -122,7 +122,7 @@ class CacheFolder:
         return min(self.capacity, self.entries.total + spare)
 
 
-def _found(root: Path) -> Iterator[tuple[str, int]]:
+def _find_files(root: Path) -> Iterator[tuple[str, int]]:
     """Yield names and sizes of the files, the least recently used first."""
     files: list[tuple[int, str, int]] = []
     for entry in os.scandir(root):

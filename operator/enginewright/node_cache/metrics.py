@@ -47,11 +47,11 @@ class CacheMetrics:
         self._reads.labels("miss" if size is None else "hit").inc()
         self._read_bytes.inc(size or 0)
 
-    def written(self, result: str) -> None:
+    def count_write(self, result: str) -> None:
         """Count a file that was offered, by one of WRITES."""
         self._writes.labels(result).inc()
 
-    def evicted(self, size: int) -> None:
+    def count_eviction(self, size: int) -> None:
         """Count a file that made room."""
         self._evicted.inc(size)
 

@@ -81,11 +81,11 @@ class CacheServer:
         await self._runner.cleanup()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        response = await self._answered(request)
+        response = await self._route(request)
         response.force_close()  # one request each: no client holds a connection, or sends a refused body
         return response
 
-    async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
         if file := _FILE.fullmatch(request.rel_url.raw_path):
             match request.method:
                 case "GET":
@@ -113,7 +113,7 @@ class CacheServer:
         response.content_length = size
         response.force_close()
         try:
-            with self._folder.opened(name) as reader:
+            with self._folder.open_file(name) as reader:
                 async with asyncio.timeout(self._grace) as limit:
                     await response.prepare(request)
                     while chunk := await asyncio.to_thread(reader.read, _CHUNK):
@@ -131,7 +131,7 @@ class CacheServer:
     async def _put(self, request: web.BaseRequest, scope: str, sha256: str) -> web.Response:
         name = file_name(scope, sha256)
         status = self._refusal(request, name) or await self._receive(request, name, sha256)
-        self._metrics.written(_RESULTS[status])
+        self._metrics.count_write(_RESULTS[status])
         return web.Response(status=status)
 
     def _refusal(self, request: web.BaseRequest, name: str) -> int | None:

@@ -28,7 +28,7 @@ def keys_of_pods(obj: Json) -> frozenset[str]:
         {str(item.get("name")): str(item.get("value", "")) for item in one.get("env") or ()}
         for one in containers
     )
-    return frozenset().union(*(keys_in(_parsed(task_text(variable))) for variable in variables))
+    return frozenset().union(*(keys_in(_parse(task_text(variable))) for variable in variables))
 
 
 def _keys(value: Any) -> Iterator[str]:  # noqa: ANN401 - any JSON value
@@ -44,7 +44,7 @@ def _keys(value: Any) -> Iterator[str]:  # noqa: ANN401 - any JSON value
             yield from _keys(item)
 
 
-def _parsed(task: str) -> Any:  # noqa: ANN401 - any JSON value
+def _parse(task: str) -> Any:  # noqa: ANN401 - any JSON value
     try:
         return json.loads(task)
     except ValueError:

@@ -15,7 +15,7 @@ class Taint:
     value: str
     effect: str
 
-    def tolerated_by(self, toleration: Toleration) -> bool:
+    def is_tolerated_by(self, toleration: Toleration) -> bool:
         """Return whether a toleration matches it (k8s.io/api core/v1, Toleration.ToleratesTaint)."""
         if toleration.effect and toleration.effect != self.effect:
             return False
@@ -37,7 +37,7 @@ class NodeView(ObservedObject):
         """Return whether pods with these tolerations can be scheduled on it."""
         tolerations = tuple(tolerations)
         return not self.unschedulable and all(
-            any(map(taint.tolerated_by, tolerations))
+            any(map(taint.is_tolerated_by, tolerations))
             for taint in self.taints
             if taint.effect != "PreferNoSchedule"
         )

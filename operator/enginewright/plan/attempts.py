@@ -133,12 +133,12 @@ class _Attempt(Generic[Result]):
             # before the Job controller has marked the Job complete
             return Succeeded(self.number, self.job.name, result)
         late = self.own_pods[-1] if self.own_pods and self._is_late(self.own_pods[-1]) else None
-        if not self.job.ended and (state := self._replaced_or_suspended()):
+        if not self.job.ended and (state := self._replace_or_wait()):
             return state
         # Jobs and pods have separate watches: a pod's report may arrive after its Job has finished.
         if late is None and not (self.job.ended and all(pod.leaving for pod in self.own_pods)):
             return self._in_progress()
-        return self._ended(late)
+        return self._fail_or_retry(late)
 
     def _is_late(self, pod: PodView) -> bool:
         left = self._seconds_to_start(pod)
@@ -164,7 +164,7 @@ class _Attempt(Generic[Result]):
         if last := self._last_failure():
             exhausted = sum(map(pods.is_evicted, self.own_pods)) >= EVICTIONS
             if not exhausted or failure is None or failure.attempts < self.number:
-                failure = self._recorded(last.stage, last.finding)
+                failure = self._record(last.stage, last.finding)
             # podFailurePolicy ends the Job after a permanent failure
             if exhausted or last.exit_code == ExitCode.PERMANENT:
                 ends = self.job.name if exhausted else ""
@@ -183,7 +183,7 @@ class _Attempt(Generic[Result]):
             requeue_after=requeue_after,
         )
 
-    def _replaced_or_suspended(self) -> Start | InProgress | None:
+    def _replace_or_wait(self) -> Start | InProgress | None:
         """Return the state of a Job that must run on other nodes or is suspended, if it is so."""
         job = self.job
         is_lost = any(_is_lost(pod, self.now) for pod in self.own_pods)
@@ -204,13 +204,13 @@ class _Attempt(Generic[Result]):
             failure=self.recorded,
         )
 
-    def _ended(self, late: PodView | None) -> Start | Failed:
+    def _fail_or_retry(self, late: PodView | None) -> Start | Failed:
         """Return the state after a Job that finished without a result."""
         failure = self.recorded
         if self.job.outcome == "Complete" and not self.own_pods:
             return Start(self.number + 1, failure, after_success=True)
         if failure is None or failure.attempts < self.number:
-            failure = self._recorded(*self._cause(late))
+            failure = self._record(*self._cause(late))
         # The Job controller would replace a pod that exceeded its deadline.
         ends = self.job.name if late and not self.job.ended else ""
         return _after_failure(self.work, failure, self.number, self.now, ends=ends)
@@ -236,7 +236,7 @@ class _Attempt(Generic[Result]):
             cause = f"the Job failed before a stage began{f': {text}' if text else ''}"
         return "", Finding(reason=Reason.INTERNAL_ERROR, cause=cause)
 
-    def _recorded(self, stage: str, finding: Finding) -> JobFailure:
+    def _record(self, stage: str, finding: Finding) -> JobFailure:
         lightened = _is_lightened(self.work, stage, finding.reason)
         bounded = finding.reason.facets.repeats is Repeats.MOSTLY or self.awaited or lightened
         limit = self.work.limit if bounded else None

@@ -8,18 +8,18 @@ from enginewright.manifests.snapshot import Snapshot
 from enginewright.manifests.store_claim import store_claim
 from enginewright.plan.engines.choice import Choice
 from enginewright.plan.engines.interim import Interim, interim_of
-from enginewright.plan.engines.repair import Repair, repair, spared
-from enginewright.plan.engines.wanted import Engines, wanted_engines
+from enginewright.plan.engines.repair import Repair, repair, spare_job
+from enginewright.plan.engines.wanted import Engines, request_engines
 from enginewright.plan.fleet.image_moves import ImageMove
 from enginewright.plan.prepare.prepare import PrepareOutcome
 from enginewright.plan.prepare.refresh import Preparing, prepare_and_refresh
 from enginewright.plan.report.conditions import ModelState
 from enginewright.plan.report.events import model_events
-from enginewright.plan.report.rejections import reasons_for_others, rejected_backends
+from enginewright.plan.report.rejections import reasons_for_others, update_rejections
 from enginewright.plan.report.status import model_status
 from enginewright.plan.resolve.resolve import Target, resolve
 from enginewright.plan.rollout.proofs import current_proofs
-from enginewright.plan.rollout.revisions import chosen_snapshot
+from enginewright.plan.rollout.revisions import choose_snapshot
 from enginewright.plan.rollout.rollout import RolloutPlan, roll_out
 from enginewright.plan.rollout.route import route_accepted
 from enginewright.plan.store.store_losses import earlier_store_loss
@@ -38,11 +38,13 @@ def plan(facts: Facts) -> Plan:
     preparing = prepare_and_refresh(facts, resolved)
     target, outcome = preparing.target, preparing.outcome
     prepared = outcome.prepared
-    engines = wanted_engines(facts, target, prepared) if prepared else None
+    engines = request_engines(facts, target, prepared) if prepared else None
     repairing = repair(facts, preparing, engines)
     interim = interim_of(facts, target, prepared, engines) if prepared and engines else None
     snapshot, choice = (
-        _wanted(facts, target, prepared, engines, interim) if prepared and engines else (None, None)
+        _request_snapshot(facts, target, prepared, engines, interim)
+        if prepared and engines
+        else (None, None)
     )
     yielding = engines.yielding if engines else {}
     # that another backend fails says nothing of the engines'
@@ -52,13 +54,13 @@ def plan(facts: Facts) -> Plan:
     return _assemble(move, preparing, None, engines, rollout, repairing, interim, choice)
 
 
-def _wanted(
+def _request_snapshot(
     facts: Facts, target: Target, prepared: Prepared, engines: Engines, interim: Interim | None
 ) -> tuple[Snapshot | None, Choice | None]:
     """Return what the spec requests, once that is known, and which backends a benchmark has chosen for it."""
     if not engines.complete and (interim is None or interim.why_not):
         return None, None
-    snapshot, choice = chosen_snapshot(facts, target, prepared, engines, engines.keys, interim)
+    snapshot, choice = choose_snapshot(facts, target, prepared, engines, engines.keys, interim)
     return None if choice and choice.waits else snapshot, choice
 
 
@@ -79,7 +81,7 @@ def _assemble(
 ) -> Plan:
     facts = move.facts
     target = preparing.target if preparing else None
-    outcome = spared(preparing.outcome, repairing) if preparing else None
+    outcome = spare_job(preparing.outcome, repairing) if preparing else None
     refresh = preparing.refresh if preparing else None
     jobs = [
         prepare_outcome
@@ -103,7 +105,7 @@ def _assemble(
         store_loss=earlier_store_loss(facts),
     )
     is_apart = _is_apart(interim, choice)
-    rejected = rejected_backends(facts, target, outcome, engines, rollout, apart=is_apart)
+    rejected = update_rejections(facts, target, outcome, engines, rollout, apart=is_apart)
     source = preparing.source if preparing else facts.model.status.source
     images = move.after(state, rejected)
     status = model_status(facts, target, source, state, rejected, images, choice)

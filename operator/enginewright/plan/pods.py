@@ -80,7 +80,7 @@ def reports(pod: PodView) -> Iterator[StageReport]:
             yield report
 
 
-def published_at(pod: PodView) -> str:
+def find_publication(pod: PodView) -> str:
     """Return when a stage of a prepare Job reported the prepared model, RFC 3339, or "" if none has."""
     ended = [container.ended for container in pod.containers if container.ended]
     times = (
@@ -94,7 +94,7 @@ def published_at(pod: PodView) -> str:
 def failure(pod: PodView) -> Failure | None:
     """Return the first container that failed, now or at its last start, and has not succeeded since."""
     if is_evicted(pod):
-        return _evicted(pod)
+        return _explain_eviction(pod)
     for container in pod.containers:
         ended = container.ended or container.last
         if ended and ended.exit_code != 0:
@@ -198,7 +198,7 @@ def has_begun(pod: PodView) -> bool:
     return not pod.finished and not never_ran(pod)
 
 
-def _evicted(pod: PodView) -> Failure:
+def _explain_eviction(pod: PodView) -> Failure:
     ended = [(container.name, container.ended) for container in pod.containers if container.ended]
     failed = ((name, one) for name, one in ended if one.exit_code != 0)
     name, last = next(failed, ("the pod", None))

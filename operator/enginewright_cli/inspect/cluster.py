@@ -43,7 +43,7 @@ def inspect(name: str, namespace: str | None, progress: Progress) -> EngineInspe
             raise _missing(
                 "InferenceEngine", f"{name} in namespace {where}", listing.items
             ) from error
-        return _engine(_parsed(InferenceEngine, obj), f"InferenceEngine {where}/{name}")
+        return _engine(_parse(InferenceEngine, obj), f"InferenceEngine {where}/{name}")
 
     return _query(read)
 
@@ -58,7 +58,7 @@ def target(name: str, progress: Progress) -> EngineTarget:
         except NotFound as error:
             listing = await client.list(ACCELERATOR_CLASSES)
             raise _missing("AcceleratorClass", name, listing.items) from error
-        spec = _parsed(AcceleratorClass, obj).spec
+        spec = _parse(AcceleratorClass, obj).spec
         facts, unknown = await _images(client)
         return EngineTarget(
             name=f"class {name}",
@@ -74,7 +74,7 @@ def target(name: str, progress: Progress) -> EngineTarget:
 async def _images(client: KubeClient) -> tuple[tuple[ImageFacts, ...], tuple[str, ...]]:
     """Return the facts of the runtime images, and why they are unknown where access is denied."""
     try:
-        return tuple((await images.known(client)).values()), ()
+        return tuple((await images.list_images(client)).values()), ()
     except Forbidden:
         return (), (f"versions: you may not read ConfigMap {CONFIG_MAP} in all namespaces",)
 
@@ -146,7 +146,7 @@ def _ready(obj: InferenceEngine) -> str:
     return f"{text}, {ready.reason}: {ready.message}" if ready.message else text
 
 
-def _parsed(model: type[Typed], obj: JsonObject) -> Typed:
+def _parse(model: type[Typed], obj: JsonObject) -> Typed:
     try:
         return model.model_validate(obj)
     except ValidationError as error:

@@ -76,7 +76,7 @@ def inspect(
         output.print_error("engine inspect", "interrupted")
         raise typer.Exit(_INTERRUPTED) from None
     printed = Printed(engine=engine, fit=fit)
-    output.write(printed.to_json() if json else output.rendered(partial(show, engine, fit)))
+    output.write(printed.to_json() if json else output.render(partial(show, engine, fit)))
     loads = fit.loads if fit is not None else not engine.problems
     raise typer.Exit(0 if loads else WILL_NOT_LOAD)
 

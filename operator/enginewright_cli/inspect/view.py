@@ -73,7 +73,7 @@ def _rows(engine: EngineInspection) -> Iterator[tuple[str, str]]:
     yield "opset", "" if engine.opset is None else str(engine.opset)
     yield "precision", engine.precision or ""
     yield "compute nodes", _nodes(engine)
-    yield "outside the engine", _named(engine.elsewhere)
+    yield "outside the engine", _name_first(engine.elsewhere)
     yield "engine", _size(engine)
     yield "build", _build(engine)
     yield "latency", _latency(engine)
@@ -92,7 +92,7 @@ def _nodes(engine: EngineInspection) -> str:
     return text if not share else f"{text}, {share * 100:.3g}% of the time outside"
 
 
-def _named(names: tuple[str, ...]) -> str:
+def _name_first(names: tuple[str, ...]) -> str:
     rest = len(names) - _SHOWN
     shown = ", ".join(names[:_SHOWN])
     return f"{shown} and {rest} more" if rest > 0 else shown
@@ -135,7 +135,7 @@ def _partitions(engine: EngineInspection) -> Table:
         table.add_row(
             one_line(partition.context_node),
             str(len(partition.nodes)),
-            one_line(_named(partition.nodes)),
+            one_line(_name_first(partition.nodes)),
         )
     return table
 

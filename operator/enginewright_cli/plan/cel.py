@@ -31,7 +31,7 @@ class CelError(Exception):
     """A rule that cannot be compiled, or that cannot be evaluated for a value."""
 
 
-def compiled(text: str) -> Program:
+def compile_rule(text: str) -> Program:
     """Return a function from the value of `self` to the rule's value; both raise CelError."""
     try:
         expression = _environment().compile(text)
@@ -56,7 +56,7 @@ def _environment() -> cel.Env:
     text, flag = cel.Type.STRING, cel.Type.BOOL
     functions = [
         _function("isQuantity", [text], flag, _is_quantity),
-        _function("quantity", [text], text, _checked_quantity),
+        _function("quantity", [text], text, _check_quantity),
         _function("compareTo", [text, text], cel.Type.INT, _compare_quantities, method=True),
         _function("validate", [text, text], cel.Type.LIST, _violations, method=True),
         _function("hasValue", [cel.Type.LIST], flag, bool, method=True),
@@ -97,7 +97,7 @@ def _is_quantity(text: str) -> bool:
     return True
 
 
-def _checked_quantity(text: str) -> str:
+def _check_quantity(text: str) -> str:
     exact_quantity(text)
     return text
 

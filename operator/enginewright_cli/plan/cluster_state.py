@@ -120,7 +120,7 @@ class ClusterState(BaseModel):
         ]
 
 
-def assumed(installed: ImageFacts, *, own_classes: bool) -> ClusterState:
+def assume_state(installed: ImageFacts, *, own_classes: bool) -> ClusterState:
     """Return the state of a small cluster with what is installed here, and one class of CPUs unless `own_classes`."""
     variants = sorted({VARIANTS[backend] for backend in installed.backends if backend in VARIANTS})
     images = {variant: f"assumed.invalid/enginewright-runtime-{variant}" for variant in variants}

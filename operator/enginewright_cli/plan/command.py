@@ -64,7 +64,7 @@ def plan(
         output.print_error("plan", str(error))
         raise typer.Exit(NO_PLAN) from None
     table = partial(show, forecasts)
-    output.write(forecasts.to_json() if json else output.rendered(table))
+    output.write(forecasts.to_json() if json else output.render(table))
     refused = any(model.verdict == "refused" for model in forecasts.models)
     raise typer.Exit(REFUSED if refused else 0)
 

@@ -14,7 +14,7 @@ from enginewright_cli.plan.result import ClassPlan, Forecast, Refusal
 from enginewright_cli.plan.steps import Steps
 
 
-def refused(namespace: str, name: str, problems: tuple[str, ...], *, exists: bool) -> Forecast:
+def refuse(namespace: str, name: str, problems: tuple[str, ...], *, exists: bool) -> Forecast:
     """Return the forecast of a model that the API server would reject."""
     return Forecast(
         namespace=namespace,

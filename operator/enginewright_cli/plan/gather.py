@@ -46,7 +46,7 @@ class _Gathering:
     async def all(self, models: list[tuple[str, Applied]]) -> ClusterState:
         objects = list((await self._api.list(ACCELERATOR_CLASSES)).items)
         nodes = await self._nodes()
-        image_facts = await self._allowed(images.known(self._api), "runtime images")
+        image_facts = await self._read_if_allowed(images.list_images(self._api), "runtime images")
         config, namespace = await self._config(image_facts or {})
         claim = str(config["store"]["claim"])
         live_models: dict[tuple[str, str], JsonObject] = {}
@@ -66,9 +66,9 @@ class _Gathering:
         for where, model in models:
             live = live_models.get((where, model.name), {})
             for kind in CHILDREN:
-                objects += await self._labelled(kind, where, MODEL, model_value(model.name))
+                objects += await self._list_labelled(kind, where, MODEL, model_value(model.name))
             for engine in _engines(live):
-                objects += await self._labelled(PODS, where, ENGINE, engine)
+                objects += await self._list_labelled(PODS, where, ENGINE, engine)
         routed = {where for where, model in models if _asks_for_route(model)}
         return ClusterState(
             namespace=namespace,
@@ -85,13 +85,13 @@ class _Gathering:
         )
 
     async def _nodes(self) -> tuple[JsonObject, ...] | None:
-        listing = await self._allowed(self._api.list(NODES), "nodes")
+        listing = await self._read_if_allowed(self._api.list(NODES), "nodes")
         return None if listing is None else listing.items
 
     async def _has(self, resource: Resource, namespace: str) -> bool:
         """Return whether the cluster has a kind; assumed where its objects may not be read."""
         try:
-            await self._allowed(
+            await self._read_if_allowed(
                 self._api.list(resource, namespace), f"{resource.plural} of {namespace}"
             )
         except NotFound:
@@ -100,7 +100,7 @@ class _Gathering:
 
     async def _one(self, resource: Resource, namespace: str, name: str) -> list[JsonObject]:
         try:
-            obj = await self._allowed(
+            obj = await self._read_if_allowed(
                 self._api.get(resource, namespace, name), f"{resource.plural} of {namespace}"
             )
         except NotFound:
@@ -108,10 +108,10 @@ class _Gathering:
         kind = {"apiVersion": resource.api_version, "kind": resource.kind}
         return [] if obj is None else [{**obj, **kind}]
 
-    async def _labelled(
+    async def _list_labelled(
         self, resource: Resource, namespace: str, label: str, value: str
     ) -> list[JsonObject]:
-        listing = await self._allowed(
+        listing = await self._read_if_allowed(
             self._api.list(resource, namespace, labels=f"{label}={value}"),
             f"{resource.plural} of {namespace}",
         )
@@ -119,7 +119,7 @@ class _Gathering:
 
     async def _config(self, image_facts: dict[str, Any]) -> tuple[dict[str, Any], str]:
         """Return the operator's settings and namespace, from its Deployment."""
-        listing = await self._allowed(
+        listing = await self._read_if_allowed(
             self._api.list(DEPLOYMENTS, labels=_OPERATOR), "Deployments of all namespaces"
         )
         for item in listing.items if listing else ():
@@ -140,7 +140,7 @@ class _Gathering:
             "store": CHART_STORE,
         }, images.CHART_NAMESPACE
 
-    async def _allowed(self, reading: Awaitable[Found], what: str) -> Found | None:
+    async def _read_if_allowed(self, reading: Awaitable[Found], what: str) -> Found | None:
         """Return the result; where access is forbidden, record an assumption and return None."""
         try:
             return await reading

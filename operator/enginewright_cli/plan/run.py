@@ -8,19 +8,19 @@ from enginewright_cli.plan import manifest as manifests
 from enginewright_cli.plan.cluster_state import (
     ClusterState,
     ClusterStateError,
-    assumed,
+    assume_state,
     facts,
     live_model,
 )
-from enginewright_cli.plan.forecast import forecast, refused
+from enginewright_cli.plan.forecast import forecast, refuse
 from enginewright_cli.plan.gather import gather
 from enginewright_cli.plan.manifest import Applied, AppliedManifest, ManifestError
 from enginewright_cli.plan.result import Forecast, Forecasts
 from enginewright_cli.preflight.cache import ResultCache, default_folder, installation
 from enginewright_cli.preflight.outfile import write
 from enginewright_cli.preflight.stages import InstallationError, running_stages
-from enginewright_cli.preflight.stopping import Stopped, stopped_by_signals
-from enginewright_cli.preflight.tools import installed_facts
+from enginewright_cli.preflight.stopping import Stopped, stop_on_signals
+from enginewright_cli.preflight.tools import probe_installation
 
 ERRORS: Final = (ManifestError, ClusterStateError, cluster.ClusterError, InstallationError)
 INTERRUPTS: Final = (Stopped, KeyboardInterrupt)
@@ -43,17 +43,17 @@ def plan(
     if file:
         state = ClusterState.read(file)
     else:
-        state = (online and _gathered(models)) or _assumed(own_classes=bool(read.classes))
+        state = (online and _gather(models)) or _assume(own_classes=bool(read.classes))
     if save is not None:
         write(save, state.to_yaml())
     return Forecasts(
         models=tuple(_one(where, model, read, state) for where, model in models),
-        assumed=(*state.assumed, *_ignored_classes(read)),
+        assumed=(*state.assumed, *_list_ignored_classes(read)),
         ignored=read.others,
     )
 
 
-def _gathered(models: list[tuple[str, Applied]]) -> ClusterState | None:
+def _gather(models: list[tuple[str, Applied]]) -> ClusterState | None:
     """Return the cluster's state, or None if no cluster is configured."""
     try:
         return cluster.query(lambda client: gather(client, models))
@@ -63,7 +63,7 @@ def _gathered(models: list[tuple[str, Applied]]) -> ClusterState | None:
         raise cluster.ClusterError(f"{error}; to plan without a cluster, give --offline") from None
 
 
-def _assumed(*, own_classes: bool) -> ClusterState:
+def _assume(*, own_classes: bool) -> ClusterState:
     """Return a state assumed from what is installed here."""
     message = installing.why_no_stages()
     if message:
@@ -72,22 +72,22 @@ def _assumed(*, own_classes: bool) -> ClusterState:
         )
     try:
         cache = ResultCache(default_folder(), lambda _: None)
-        with stopped_by_signals() as stop, running_stages() as stages:
-            installed = installed_facts(cache, installation(), stages, stop)
+        with stop_on_signals() as stop, running_stages() as stages:
+            installed = probe_installation(cache, installation(), stages, stop)
     except InstallationError as error:
         raise InstallationError(f"{error}; or give --facts FILE") from None
-    return assumed(installed, own_classes=own_classes)
+    return assume_state(installed, own_classes=own_classes)
 
 
 def _one(where: str, model: Applied, manifest: AppliedManifest, state: ClusterState) -> Forecast:
     live = live_model(state, where, model.name)
     if model.problems:
-        return refused(where, model.name, model.problems, exists=live is not None)
+        return refuse(where, model.name, model.problems, exists=live is not None)
     valid = tuple(device_class for device_class in manifest.classes if not device_class.problems)
     return forecast(facts(model, valid, state, where), live, nodes_known=state.nodes_known)
 
 
-def _ignored_classes(manifest: AppliedManifest) -> list[str]:
+def _list_ignored_classes(manifest: AppliedManifest) -> list[str]:
     return [
         f"AcceleratorClass {device_class.name} of the manifest is ignored: {'; '.join(device_class.problems)}"
         for device_class in manifest.classes

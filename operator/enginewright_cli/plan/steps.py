@@ -15,15 +15,15 @@ from enginewright.observed.deployments import DeploymentView, deployment_view
 from enginewright.plan.engines.build import BuildFacts
 from enginewright.plan.engines.engine import plan_engine
 from enginewright.plan.engines.interim import interim_of
-from enginewright.plan.engines.wanted import Engines, wanted_engines
+from enginewright.plan.engines.wanted import Engines, request_engines
 from enginewright.plan.prepare.prepare import PrepareOutcome
 from enginewright.plan.prepare.refresh import prepare_and_refresh
 from enginewright.plan.resolve.resolve import Target
-from enginewright.plan.rollout.revisions import chosen_snapshot
+from enginewright.plan.rollout.revisions import choose_snapshot
 from enginewright.plan.rollout.rollout import roll_out
 from enginewright.plan.types import Facts
 from enginewright_contract.engines import whole_only
-from enginewright_contract.keys import prepared_key
+from enginewright_contract.keys import compute_prepared_key
 from enginewright_contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES
 
 from enginewright_cli.plan.differences import of_revisions
@@ -58,7 +58,7 @@ class Steps:
         preparing = prepare_and_refresh(facts, target)
         outcome = preparing.outcome
         self._target = preparing.target
-        expected = self._expected_model(outcome)
+        expected = self._expect_model(outcome)
         self.steps: tuple[PlanStep, ...] = (
             *self._claim(),
             self._prepare(outcome, expected),
@@ -72,7 +72,7 @@ class Steps:
         )
         if self._refusals:
             return
-        engines = wanted_engines(facts, target, expected.prepared)
+        engines = request_engines(facts, target, expected.prepared)
         self.steps += tuple(self._engines(engines, expected))
         if not self._refusals:
             self.steps += tuple(self._interim(engines, expected))
@@ -133,11 +133,11 @@ class Steps:
         pinned = self._facts.model.spec.source.sha256
         return pinned, _DIGEST_MATCHES if pinned else ""
 
-    def _expected_model(self, outcome: PrepareOutcome) -> _ExpectedModel:
+    def _expect_model(self, outcome: PrepareOutcome) -> _ExpectedModel:
         if outcome.prepared:
             return _ExpectedModel(outcome.prepared, is_known=True)
         digest, assumption = self._digest()
-        key = prepared_key(digest, self._target.recipe, {}) if digest else _UNKNOWN
+        key = compute_prepared_key(digest, self._target.recipe, {}) if digest else _UNKNOWN
         current = self._facts.model.status.prepared
         prepared = Prepared(
             inputs_hash=self._target.artifact_hash,
@@ -227,7 +227,7 @@ class Steps:
                 action="make",
                 kind="Job",
                 stages=ENGINE_STAGES,
-                message=f"if the store does not contain it; {_device(engine)}{_compared(engine)}",
+                message=f"if the store does not contain it; {_device(engine)}{_describe_comparison(engine)}",
                 class_name=class_name,
             )
 
@@ -252,7 +252,7 @@ class Steps:
 
     def _rollout(self, engines: Engines, expected: _ExpectedModel) -> Iterator[PlanStep]:
         keys = self._engine_keys(engines)
-        snapshot, _ = chosen_snapshot(self._facts, self._target, expected.prepared, engines, keys)
+        snapshot, _ = choose_snapshot(self._facts, self._target, expected.prepared, engines, keys)
         self.revision = snapshot.revision() if expected.is_known else None
         self.differences = tuple(of_revisions(self._facts, snapshot, keys_known=expected.is_known))
         paused = self._facts.model.spec.rollout.paused
@@ -337,7 +337,7 @@ def _refresh(outcome: PrepareOutcome | None) -> Iterator[PlanStep]:
         )
 
 
-def _compared(engine: InferenceEngine) -> str:
+def _describe_comparison(engine: InferenceEngine) -> str:
     """Return text to append: the backends that the Job compares with the engine."""
     others = engine.spec.build.benchmark_backends
     return f"; compares it with {', '.join(others)}" if others else ""

@@ -19,7 +19,7 @@ from enginewright.api.markers import (
     RULES_KEYWORD,
 )
 
-from enginewright_cli.plan.cel import CelError, Program, Value, compiled
+from enginewright_cli.plan.cel import CelError, Program, Value, compile_rule
 
 Schema = Mapping[str, Any]
 
@@ -55,7 +55,7 @@ def problems(obj: Mapping[str, Any]) -> list[str]:
             "metadata.namespace: write lowercase letters, digits and '-', numbers in quotes"
         )
     body = {key: value for key, value in obj.items() if key not in _SERVER_FIELDS}
-    _, wrong = _checked(body, schema, "")
+    _, wrong = _check(body, schema, "")
     return [*faults, *wrong]
 
 
@@ -78,7 +78,7 @@ def _schemas() -> dict[str, Schema]:
     }
 
 
-def _checked(value: Value, schema: Schema, path: str) -> tuple[Value, list[str]]:
+def _check(value: Value, schema: Schema, path: str) -> tuple[Value, list[str]]:
     """Return the value with its defaults, and its problems."""
     if wrong := _of_type(value, schema, path):
         return value, [wrong]
@@ -89,7 +89,7 @@ def _checked(value: Value, schema: Schema, path: str) -> tuple[Value, list[str]]
         value, faults = _list(value, schema, path)
     faults += _limits(value, schema, path)
     if not faults:
-        faults = list(_broken(value, schema, path))
+        faults = list(_find_broken(value, schema, path))
     return value, faults
 
 
@@ -122,13 +122,13 @@ def _object(
         if place == "metadata":
             completed[key] = item
         elif part is None:
-            faults.append(f"{place}: {_unknown(str(key), properties)}")
+            faults.append(f"{place}: {_describe_unknown(str(key), properties)}")
         elif item is not None:  # null counts as absent
-            completed[key], wrong = _checked(item, part, place)
+            completed[key], wrong = _check(item, part, place)
             faults += wrong
     for key, part in properties.items():
         if key not in completed and "default" in part and value.get(key) is None:
-            completed[key], _ = _checked(part["default"], part, "")
+            completed[key], _ = _check(part["default"], part, "")
     place = f"{path}." if path else ""
     faults += [
         f"{place}{key}: Required value"
@@ -143,7 +143,7 @@ def _list(value: list[Value], schema: Schema, path: str) -> tuple[list[Value], l
     faults: list[str] = []
     seen: list[dict[str, Value]] = []
     for index, entry in enumerate(value):
-        item, wrong = _checked(entry, schema["items"], f"{path}[{index}]")
+        item, wrong = _check(entry, schema["items"], f"{path}[{index}]")
         completed.append(item)
         faults += wrong
         if (keys := schema.get(LIST_KEYS_KEYWORD)) and isinstance(item, dict):
@@ -183,7 +183,7 @@ def _rules(schema: Schema) -> Iterator[Mapping[str, str]]:
     return (item for item in schema.get(RULES_KEYWORD, ()) if "oldSelf" not in item["rule"])
 
 
-def _broken(value: Value, schema: Schema, path: str) -> Iterator[str]:
+def _find_broken(value: Value, schema: Schema, path: str) -> Iterator[str]:
     for rule in _rules(schema):
         try:
             if _program(rule["rule"])(value):
@@ -201,10 +201,10 @@ def _broken(value: Value, schema: Schema, path: str) -> Iterator[str]:
 
 @cache
 def _program(text: str) -> Program:
-    return compiled(text)
+    return compile_rule(text)
 
 
-def _unknown(key: str, properties: Mapping[str, Schema]) -> str:
+def _describe_unknown(key: str, properties: Mapping[str, Schema]) -> str:
     near = difflib.get_close_matches(key, properties, n=1, cutoff=0.6)
     if near:
         return f"unknown field; did you mean {near[0]}?"

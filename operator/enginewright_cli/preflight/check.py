@@ -43,12 +43,12 @@ from enginewright_cli.preflight.result import (
     Result,
     TargetResult,
     advice,
-    found,
-    merged,
+    make_found,
+    merge_findings,
     worst,
 )
 from enginewright_cli.preflight.stopping import in_parallel
-from enginewright_cli.preflight.targets import PreflightTarget, prepared_alike, scope
+from enginewright_cli.preflight.targets import PreflightTarget, group_key, scope
 from enginewright_cli.preflight.workspace import PreflightWorkspace
 
 _MAX_NODES_ELSEWHERE: Final = 100
@@ -77,7 +77,7 @@ class _ModelFindings:
         if not report.ok:
             return
         if report.stage == "fetch":
-            self.describe_graph(pod.fetched_model())
+            self.describe_graph(pod.find_model())
         with self._lock:
             if report.stage == "fetch" and self.facts is None:
                 fetched = FetchFacts.model_validate(report.facts)
@@ -85,7 +85,7 @@ class _ModelFindings:
                     digest=fetched.digest, size_bytes=fetched.size_bytes, graph=self._graph
                 )
             if report.stage == "validate" and self.facts is not None:
-                validated = pod.validated()
+                validated = pod.read_validated()
                 self.facts = self.facts.model_copy(
                     update={
                         name: getattr(validated, name)
@@ -107,9 +107,7 @@ def check(
     model = _ModelFindings()
     backends = [
         _Backend(request, place, held, progress, tuple(targets), uri, model)
-        for _, targets in itertools.groupby(
-            sorted(request.targets, key=prepared_alike), key=prepared_alike
-        )
+        for _, targets in itertools.groupby(sorted(request.targets, key=group_key), key=group_key)
     ]
     _run([backend.prepare for backend in backends], at_once, place)
     _run([build for backend in backends for build in backend.builds()], at_once, place)
@@ -126,7 +124,7 @@ def check(
         verdict=worst(tuple(target_result.verdict for target_result in ordered.values())),
         source=request.source,
         model=model.facts,
-        findings=merged([finding for backend in backends for finding in backend.findings]),
+        findings=merge_findings([finding for backend in backends for finding in backend.findings]),
         targets=ordered,
         seconds=round(time.monotonic() - began, 3),
     )
@@ -200,7 +198,7 @@ class _Backend:
         self._found[""].clear()
         began = time.monotonic()
         task = PrepareTask(
-            job="-".join(filter(None, ("prepare", *prepared_alike(targets[0])))),
+            job="-".join(filter(None, ("prepare", *group_key(targets[0])))),
             source_uri=self._uri,
             recipe=self._recipe(),
         )
@@ -208,7 +206,7 @@ class _Backend:
         seconds = time.monotonic() - began
         if last.published is None:
             failed = TargetResult.model_validate(
-                {"backend": self._backend, "seconds": round(seconds, 3), **_failed(last)}
+                {"backend": self._backend, "seconds": round(seconds, 3), **_describe_failure(last)}
             )
             self.targets |= dict.fromkeys((target.name for target in targets), failed)
             return failed.reason
@@ -220,16 +218,18 @@ class _Backend:
         """Return the engine Jobs of the targets; [] for backends without engines."""
         if self._backend not in COMPILED_BACKENDS:
             return []
-        return self._each(self._engine)
+        return self._make_jobs(self._engine)
 
     def examine(self) -> None:
         """Run the prepared model as it would be served, for backends without engines."""
         if self._backend in COMPILED_BACKENDS:
             return
-        for examine in self._each(self._examine):
+        for examine in self._make_jobs(self._examine):
             examine()
 
-    def _each(self, judge: Callable[[PreflightTarget, _Prepared], dict[str, Any]]) -> list[_Job]:
+    def _make_jobs(
+        self, judge: Callable[[PreflightTarget, _Prepared], dict[str, Any]]
+    ) -> list[_Job]:
         if self._prepared is None:
             return []
         return [partial(self._judge, target, self._prepared, judge) for target in self._targets]
@@ -277,7 +277,7 @@ class _Backend:
 
             def on_stage(stage: str) -> None:
                 if stage == "validate":
-                    self._model.describe_graph(pod.fetched_model())
+                    self._model.describe_graph(pod.find_model())
                 self._progress(names, stage)
 
             outcomes = pod.run(stages, task, on_stage)
@@ -292,7 +292,7 @@ class _Backend:
         if outcome.failure and all(finding.severity != "error" for finding in findings):
             findings = (outcome.failure, *findings)  # no error among them explains the failure
         self._found[target_name] += [
-            found(finding, outcome.stage, (target.name,))
+            make_found(finding, outcome.stage, (target.name,))
             for target in targets
             for finding in findings
         ]
@@ -315,7 +315,7 @@ class _Backend:
         )
         last = self._stages(ENGINE_STAGES, task, (target,))
         if last.engine is None or not last.ok:
-            return _failed(last)
+            return _describe_failure(last)
         return self._check_promise(target, last.engine)
 
     def _check_promise(self, target: PreflightTarget, engine: PublishedEngine) -> dict[str, Any]:
@@ -332,7 +332,7 @@ class _Backend:
         if outside.nodes_accelerated < outside.nodes_total:
             self._found[target.name] += _rejecting_backends(self._backend, target, outside)
         return {
-            **self._judged(target, outside, broken),
+            **self._make_verdict(target, outside, broken),
             "engine_key": engine.key,
             "engine_bytes": engine.size_bytes,
             "build_seconds": engine.build_seconds,
@@ -357,7 +357,7 @@ class _Backend:
             )
         self._note(outcome, (target,))
         if not outcome.ok:
-            return _failed(outcome)
+            return _describe_failure(outcome)
         facts = ExamineFacts.model_validate(outcome.facts)
         seen = facts.placement
         outside = EngineCoverage(
@@ -373,7 +373,7 @@ class _Backend:
             refused = self._note_refusal(target, answer)
             broken = broken or refused
         return {
-            **self._judged(target, outside, broken),
+            **self._make_verdict(target, outside, broken),
             "latency": None if not_comparable else facts.latency,
             "placement": placement.of_session(prepared.manifest, facts.elsewhere),
             "answer": [output.model_dump() for output in answer.outputs] if answer else (),
@@ -389,7 +389,7 @@ class _Backend:
             if rejected
             else "correct the step or model that fails",
         )
-        self._found[target.name].append(found(finding, EXAMINE_STAGE, (target.name,)))
+        self._found[target.name].append(make_found(finding, EXAMINE_STAGE, (target.name,)))
         return finding.reason, finding.cause
 
     def _note_timing_mismatch(self, target: PreflightTarget) -> bool:
@@ -405,10 +405,10 @@ class _Backend:
             reason=Reason.PROCESSOR_MISMATCH,
             cause=f"the latency on {target.name} cannot be measured here: {why}",
         )
-        self._found[target.name].append(found(finding, EXAMINE_STAGE, (target.name,)))
+        self._found[target.name].append(make_found(finding, EXAMINE_STAGE, (target.name,)))
         return True
 
-    def _judged(
+    def _make_verdict(
         self, target: PreflightTarget, outside: EngineCoverage, broken: tuple[Reason, str] | None
     ) -> dict[str, Any]:
         counted = {
@@ -462,7 +462,7 @@ def _engine(info: EngineInfo) -> Engine:
     )
 
 
-def _failed(outcome: StageReport) -> dict[str, Any]:
+def _describe_failure(outcome: StageReport) -> dict[str, Any]:
     failed: dict[str, Any] = {"verdict": "fail"}
     if failure := outcome.failure:
         message = render(failure.cause, advice(failure))

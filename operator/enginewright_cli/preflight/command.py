@@ -19,16 +19,16 @@ from enginewright_cli.preflight import config, options, targets
 from enginewright_cli.preflight.arguments import PreflightArguments
 from enginewright_cli.preflight.cache import ResultCache, default_folder, installation
 from enginewright_cli.preflight.config import ConfigError, Configuration, ModelOptions
-from enginewright_cli.preflight.formatting import counted, visible
+from enginewright_cli.preflight.formatting import count_noun, visible
 from enginewright_cli.preflight.many import RunSettings, check_all, error_text
 from enginewright_cli.preflight.outputs import FileMessage, Outputs
-from enginewright_cli.preflight.progress import shown
+from enginewright_cli.preflight.progress import show_progress
 from enginewright_cli.preflight.request import PreflightRequest, request
 from enginewright_cli.preflight.result import VERDICTS, Result, Results, worst
 from enginewright_cli.preflight.stages import InstallationError, running_stages
-from enginewright_cli.preflight.stopping import Stopped, stopped_by_signals
+from enginewright_cli.preflight.stopping import Stopped, stop_on_signals
 from enginewright_cli.preflight.table import show
-from enginewright_cli.preflight.tools import installed_facts
+from enginewright_cli.preflight.tools import probe_installation
 
 UNKNOWN: Final = 2
 
@@ -70,7 +70,7 @@ def _results(
 ) -> tuple[list[Result], list[FileMessage]]:
     """Check the models; return their results, and messages about written files."""
     outputs = Outputs(arguments.html, arguments.junit, arguments.fix)
-    with stopped_by_signals() as stop, running_stages() as stages:
+    with stop_on_signals() as stop, running_stages() as stages:
         models = _models_with_options(
             arguments.model or [], arguments.config_file, arguments.options
         )
@@ -81,13 +81,13 @@ def _results(
         if not arguments.no_cache:
             cache = ResultCache(default_folder(), partial(_print_message, console))
         installed = installation()
-        held = installed_facts(cache, installed, stages, stop)
+        held = probe_installation(cache, installed, stages, stop)
         serving = _image(arguments.image) if arguments.image else None
         requests = [_request(model, models, held, serving) for model in models]
         settings = RunSettings(
             held, installed, cache, outputs, arguments.jobs, stages, stop, arguments.timeout
         )
-        with shown(console, len(requests)) as watcher:
+        with show_progress(console, len(requests)) as watcher:
             results, messages = check_all(requests, settings, watcher)
         return results, messages + outputs.save_reports(results)
 
@@ -119,7 +119,7 @@ def _image(text: str) -> tuple[str, ImageFacts]:
     from enginewright_cli import cluster, images  # noqa: PLC0415 - heavy
 
     try:
-        return images.chosen(text, cluster.query(images.known))
+        return images.choose_image(text, cluster.query(images.list_images))
     except cluster.ClusterError as error:
         raise _UsageError(
             f"--image {text}: {error}; without a cluster, use --runtime-version"
@@ -158,9 +158,9 @@ def _table(results: Sequence[Result]) -> str:
         if len(results) > 1:
             counts = {name: sum(result.verdict == name for result in results) for name in VERDICTS}
             summary = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-            console.print(f"\n{counted(len(results), 'model')}: {summary}", highlight=False)
+            console.print(f"\n{count_noun(len(results), 'model')}: {summary}", highlight=False)
 
-    return output.rendered(print_all)
+    return output.render(print_all)
 
 
 def _print_message(console: Console, message: str, *, failed: bool = False) -> None:

@@ -121,8 +121,8 @@ class Configuration:
     def options_of(self, source: str) -> ModelOptions:
         """Return the options of one model, given as a URI or a path relative to the current folder."""
         key = _key(source, Path())
-        entries = [model for model in self.document.models if key in self._matched(model)]
-        return self._merged(entries)
+        entries = [model for model in self.document.models if key in self._match(model)]
+        return self._merge(entries)
 
     def models(self) -> dict[str, ModelOptions]:
         """Return all models with their options; paths are relative to the current folder. Raises ConfigError."""
@@ -133,7 +133,7 @@ class Configuration:
             )
         entries: dict[str, list[ModelEntry]] = {}
         for number, entry in enumerate(self.document.models):
-            matched = self._matched(entry)
+            matched = self._match(entry)
             if not matched:
                 raise ConfigError(
                     f"{self.file}: models[{number}].path: {entry.path!r} matches no file below"
@@ -147,11 +147,11 @@ class Configuration:
                 " globs, or split the file and select one with --config"
             )
         return {
-            key if "://" in key else os.path.relpath(key): self._merged(matching)
+            key if "://" in key else os.path.relpath(key): self._merge(matching)
             for key, matching in entries.items()
         }
 
-    def _matched(self, entry: ModelEntry) -> list[str]:
+    def _match(self, entry: ModelEntry) -> list[str]:
         """Return the keys of the models of an entry: sorted absolute paths, or the URI."""
         if "://" in entry.path:
             return [entry.path]
@@ -160,7 +160,7 @@ class Configuration:
         paths = glob.glob(entry.path, root_dir=self.folder, recursive=True)
         return sorted(_key(path, self.folder) for path in paths if (self.folder / path).is_file())
 
-    def _merged(self, entries: list[ModelEntry]) -> ModelOptions:
+    def _merge(self, entries: list[ModelEntry]) -> ModelOptions:
         merged = ModelOptions()
         for entry in reversed(entries):
             merged = merged.over(entry)
@@ -194,7 +194,7 @@ def _problem(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, whic
         f"[{step}]" if isinstance(step, int) else f".{step}" for step in error["loc"]
     ).lstrip(".")
     if error["type"] == "extra_forbidden":
-        return _unknown(where, error["loc"])
+        return _describe_unknown(where, error["loc"])
     if error["type"] == "missing":
         return f'{where} is missing; write path = "models/*.onnx"'
     if error["type"] == "tuple_type":
@@ -205,7 +205,7 @@ def _problem(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, whic
     return f"{where}: {message[:1].lower()}{message[1:]}"
 
 
-def _unknown(where: str, steps: tuple[int | str, ...]) -> str:
+def _describe_unknown(where: str, steps: tuple[int | str, ...]) -> str:
     tables: dict[str, type[BaseModel]] = {"defaults": ModelOptions, "models": ModelEntry}
     table = tables.get(str(steps[0]), Document) if len(steps) > 1 else Document
     keys = list(table.model_fields)

@@ -27,7 +27,7 @@ from pydantic import Field, ValidationError
 
 from enginewright_cli.preflight import formatting
 from enginewright_cli.preflight.options import OptionError
-from enginewright_cli.preflight.outfile import check_folder, replaced
+from enginewright_cli.preflight.outfile import check_folder, replace
 from enginewright_cli.preflight.result import Described, Parity, Result
 
 _SUFFIX: Final = ".onnx"
@@ -166,7 +166,7 @@ def _write(out: Path, prepared: Path, manifest: Manifest, log: ChangeLog) -> Cha
         for path, file in data.items():
             _copy_data(prepared / file.path, out.parent / names[path], file.sha256, undo)
         # the log is renamed first, after the model is completely on disk
-        with replaced(out) as model_stream, replaced(_log(out)) as log_stream:
+        with replace(out) as model_stream, replace(_log(out)) as log_stream:
             source = prepared / manifest.model
             if data:
                 model_stream.write(_with_external_names(source, names))
@@ -192,7 +192,7 @@ def _write(out: Path, prepared: Path, manifest: Manifest, log: ChangeLog) -> Cha
 def _copy_data(source: Path, target: Path, sha256: str, undo: ExitStack) -> None:
     if target.exists() and _digest(target) == sha256:
         return
-    with replaced(target) as stream, source.open("rb") as data:
+    with replace(target) as stream, source.open("rb") as data:
         shutil.copyfileobj(data, stream, _CHUNK)
     undo.callback(target.unlink)
 

@@ -16,11 +16,11 @@ _STEP: Final = 1000
 def visible(text: str, limit: int = _MOST) -> str:
     """Return text with invisible characters escaped, truncated to `limit` characters."""
     cut = text[:limit]
-    shown = "".join(map(_escaped, cut)) if not cut.isprintable() else cut
+    shown = "".join(map(_escape, cut)) if not cut.isprintable() else cut
     return shown + (" …" if len(text) > limit else "")
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     if character == "\n" or unicodedata.category(character) not in _HIDDEN:
         return character
     code = ord(character)
@@ -51,7 +51,7 @@ def share(value: float) -> str:
     return f"{value * 100:.3g}%"
 
 
-def counted(count: int, noun: str) -> str:
+def count_noun(count: int, noun: str) -> str:
     """Return "1 node", "2 nodes"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 

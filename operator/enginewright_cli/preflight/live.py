@@ -54,7 +54,7 @@ class _Live(Watcher):
         return f"{self._done} of {self._models} models"
 
     @override
-    def started(self, source: str) -> None:
+    def on_started(self, source: str) -> None:
         with self._lock:
             self._rows[source] = self._progress.add_task(_name(source), total=None)
             self._stages[source] = {}
@@ -67,7 +67,7 @@ class _Live(Watcher):
             self._progress.update(self._rows[source], description=f"{name}{row}")
 
     @override
-    def ended(self, result: Result) -> None:
+    def on_ended(self, result: Result) -> None:
         with self._lock:
             self._progress.remove_task(self._rows.pop(result.source))
             self._done += 1

@@ -122,7 +122,7 @@ class LocalPod:
             code, output = self._call(call, task, poll)
         except _TimeoutError:
             done = [report for report in read() if report and report.ok]
-            return (*done, self._timed_out(stages[-1 - len(pending)]))
+            return (*done, self._make_timeout(stages[-1 - len(pending)]))
         stored = read()
         results = [report for report in stored if report]
         # if the store is full, only the termination message exists
@@ -130,12 +130,12 @@ class LocalPod:
         if last and (not results or results[-1].stage != last.stage):
             results.append(last)
         if not results or (code and results[-1].ok):
-            raise InstallationError(f"stage {stages[len(results)]} {_ended(code)}{output}")
+            raise InstallationError(f"stage {stages[len(results)]} {_describe_end(code)}{output}")
         if results[-1].ok and stored[-1] is None:
             raise InstallationError(f"no space for the report of stage {stages[-1]}")
         return tuple(results)
 
-    def _timed_out(self, stage: str) -> StageReport:
+    def _make_timeout(self, stage: str) -> StageReport:
         """Return the result of the stage in which the Job timed out, as the operator reports it."""
         failure = Finding(
             reason=Reason.TIMEOUT,
@@ -143,13 +143,13 @@ class LocalPod:
         )
         return StageReport(stage=stage, ok=False, failure=failure)
 
-    def validated(self) -> "Validated":
+    def read_validated(self) -> "Validated":
         """Return the result of stage `validate`, after it succeeded."""
         from enginewright_runtime.core.handoff import Validated  # noqa: PLC0415 - loaded lazily
 
         return Validated.read(self._path(contract.WORK_PATH))
 
-    def fetched_model(self) -> Path:
+    def find_model(self) -> Path:
         """Return the source's file, after stage `fetch` has written it."""
         from enginewright_runtime.core.handoff import MODEL_FOLDER  # noqa: PLC0415 - loaded lazily
 
@@ -164,7 +164,7 @@ class LocalPod:
         except (OSError, ValidationError):
             missing = _MISSING.search(output)
             why = f"needs {missing[1]}, which is not installed" if missing else "does not work"
-            more = "" if missing else f": its probe {_ended(code)}{output}"
+            more = "" if missing else f": its probe {_describe_end(code)}{output}"
             raise InstallationError(
                 f"the runtime package {why}{more}; {installing.remedy('preflight')}"
             ) from None
@@ -198,7 +198,7 @@ class LocalPod:
         return self._root / path.lstrip("/")
 
 
-def _ended(code: int) -> str:
+def _describe_end(code: int) -> str:
     if code >= 0:
         return f"ended with code {code}"
     return f"was killed by {signal.Signals(-code).name}"

@@ -19,7 +19,7 @@ from enginewright_cli.preflight.cache import ResultCache
 from enginewright_cli.preflight.memory import Memory, independent_jobs
 from enginewright_cli.preflight.outputs import FileMessage, Outputs
 from enginewright_cli.preflight.request import PreflightRequest
-from enginewright_cli.preflight.result import Result, TargetResult, found
+from enginewright_cli.preflight.result import Result, TargetResult, make_found
 from enginewright_cli.preflight.stages import InstallationError, Stages
 from enginewright_cli.preflight.stopping import Stop, Stopped
 
@@ -27,13 +27,13 @@ from enginewright_cli.preflight.stopping import Stop, Stopped
 class Watcher(Protocol):
     """Receives the progress of each model, from any thread."""
 
-    def started(self, source: str) -> None:
+    def on_started(self, source: str) -> None:
         """The check of a model starts."""
 
     def stage(self, source: str, target: str, stage: str) -> None:
         """A stage of a target's Job starts."""
 
-    def ended(self, result: Result) -> None:
+    def on_ended(self, result: Result) -> None:
         """The check of a model has ended."""
 
 
@@ -92,12 +92,12 @@ def check_all(
 def _one(
     request: PreflightRequest, settings: RunSettings, watcher: Watcher, at_once: int
 ) -> tuple[Result, list[FileMessage]]:
-    watcher.started(request.source)
+    watcher.on_started(request.source)
     # a cached result does not contain the model to write
     if settings.cache and settings.outputs.fix is None:
         earlier = settings.cache.result(request, settings.held, settings.installed)
         if earlier:
-            watcher.ended(earlier)
+            watcher.on_ended(earlier)
             return earlier, []
     messages: list[FileMessage] = []
 
@@ -117,19 +117,19 @@ def _one(
             )
             if settings.cache:
                 settings.cache.keep(
-                    request, settings.held, settings.installed, result, place.fetched()
+                    request, settings.held, settings.installed, result, place.list_fetched()
                 )
     except InstallationError as error:
-        result = _unknown(request, Reason.INTERNAL_ERROR, str(error))
+        result = _make_unknown(request, Reason.INTERNAL_ERROR, str(error))
     except OSError as error:
-        result = _unknown(request, _reason(error), error_text(error))
-    watcher.ended(result)
+        result = _make_unknown(request, _reason(error), error_text(error))
+    watcher.on_ended(result)
     return result, messages
 
 
-def _unknown(request: PreflightRequest, reason: Reason, cause: str) -> Result:
+def _make_unknown(request: PreflightRequest, reason: Reason, cause: str) -> Result:
     names = tuple(target.name for target in request.targets)
-    finding = found(Finding(reason=reason, cause=cause), "preflight", names)
+    finding = make_found(Finding(reason=reason, cause=cause), "preflight", names)
     return Result(
         verdict="fail",
         source=request.source,

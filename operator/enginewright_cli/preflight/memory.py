@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from enginewright_cli.preflight.request import PreflightRequest
-from enginewright_cli.preflight.targets import prepared_alike
+from enginewright_cli.preflight.targets import group_key
 
 _MIB: Final = 1 << 20
 # Measured as proportional set size of all processes, from 79 bytes to 207 MB: 136 MiB and 2.8 times
@@ -48,7 +48,7 @@ def independent_jobs(request: PreflightRequest) -> int:
     if not _is_known(request.source):
         return 1
     engines = sum(target.compute_capability is not None for target in request.targets)
-    return max(engines, len(set(map(prepared_alike, request.targets))))
+    return max(engines, len(set(map(group_key, request.targets))))
 
 
 def _is_known(source: str) -> bool:
@@ -80,12 +80,12 @@ def _size(source: str) -> int:
             if item.suffix.lower() != _MODEL and item.is_file()
         }
         large = {name: size for name, size in beside.items() if size > _SMALL}
-        return path.stat().st_size + sum(large[name] for name in _named(path, tuple(large)))
+        return path.stat().st_size + sum(large[name] for name in _find_named(path, tuple(large)))
     except OSError:
         return 0
 
 
-def _named(path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
+def _find_named(path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names that occur in a model, as those of its external data do; all if too many."""
     if not names or len(names) > _MAX_SEARCHED or not path.stat().st_size:
         return names

@@ -73,7 +73,7 @@ def option(profile: ShapeProfile) -> str:
     return f"{profile.input}=" + ":".join("x".join(map(str, sizes)) for sizes in corners)
 
 
-def suggested(proposal: Proposal | None) -> tuple[str, ...]:
+def suggest(proposal: Proposal | None) -> tuple[str, ...]:
     """Return the options that apply a proposal; () without one."""
     return tuple(
         f"--shapes {shlex.quote(option(profile))}"

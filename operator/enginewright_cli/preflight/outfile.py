@@ -21,7 +21,7 @@ def check_folder(option: str, path: Path) -> None:
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[BinaryIO]:
+def replace(path: Path) -> Iterator[BinaryIO]:
     """Yield a file that replaces `path` once it is complete; on any error `path` is unchanged. Raises OSError."""
     if _is_device(path):
         with path.open("ab") as stream:
@@ -42,7 +42,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
 
 def write(path: Path, text: str) -> None:
     """Write a text. Raises OSError."""
-    with replaced(path) as stream:
+    with replace(path) as stream:
         stream.write(text.encode())
 
 

@@ -27,14 +27,16 @@ def of_session(manifest: Manifest, elsewhere: Iterable[str]) -> Placement | None
 
 def _count(manifest: Manifest, labels: Counter[str]) -> list[tuple[NodeCost, int]]:
     """Return each cost with how many of its nodes have one of the labels."""
-    from enginewright_runtime.core.labels import fused_name  # noqa: PLC0415 - loaded lazily
+    from enginewright_runtime.core.labels import strip_fusion  # noqa: PLC0415 - loaded lazily
 
     names = {label.rpartition(" (")[0] for label in labels}
     return [
         # ONNX Runtime fuses nodes that the builder receives separately
         (
             cost,
-            cost.count if fused_name(cost.label) in names else min(cost.count, labels[cost.label]),
+            cost.count
+            if strip_fusion(cost.label) in names
+            else min(cost.count, labels[cost.label]),
         )
         for cost in manifest.node_costs
     ]

@@ -18,7 +18,7 @@ class _Lines(Watcher):
         self._done = 0
 
     @override
-    def started(self, source: str) -> None:
+    def on_started(self, source: str) -> None:
         return
 
     @override
@@ -26,7 +26,7 @@ class _Lines(Watcher):
         return
 
     @override
-    def ended(self, result: Result) -> None:
+    def on_ended(self, result: Result) -> None:
         self._done += 1
         if self._models > 1:
             time = "cached" if result.cached else f"{result.seconds:.1f} s"
@@ -39,7 +39,7 @@ class _Lines(Watcher):
 
 
 @contextmanager
-def shown(console: Console, models: int) -> Iterator[Watcher]:
+def show_progress(console: Console, models: int) -> Iterator[Watcher]:
     """Yield the watcher to notify of progress."""
     if not console.is_terminal:
         yield _Lines(console, models)

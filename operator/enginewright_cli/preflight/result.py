@@ -13,7 +13,7 @@ from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding
 from pydantic import Field
 
-from enginewright_cli.preflight.options import suggested
+from enginewright_cli.preflight.options import suggest
 
 Verdict: TypeAlias = Literal["pass", "warn", "fail"]
 SCHEMA: Final = "enginewright.dev/preflight/v1"
@@ -313,14 +313,14 @@ def advice(finding: Finding) -> str:
     return _REMEDIES.get(finding.reason, finding.advice)
 
 
-def found(finding: Finding, stage: str, targets: tuple[str, ...]) -> Found:
+def make_found(finding: Finding, stage: str, targets: tuple[str, ...]) -> Found:
     """Return a stage's finding as it is reported."""
     return Found(
         severity=finding.severity,
         reason=finding.reason.value,
         message=finding.cause,
         remedy=advice(finding),
-        options=suggested(finding.proposal),
+        options=suggest(finding.proposal),
         nodes=finding.nodes,
         node_count=finding.node_count,
         stage=stage,
@@ -328,7 +328,7 @@ def found(finding: Finding, stage: str, targets: tuple[str, ...]) -> Found:
     )
 
 
-def merged(findings: list[Found]) -> tuple[Found, ...]:
+def merge_findings(findings: list[Found]) -> tuple[Found, ...]:
     """Return each finding once, with all targets that it applies to; errors first."""
     targets: dict[tuple[str, str, str], list[str]] = {}
     first: dict[tuple[str, str, str], Found] = {}

@@ -23,7 +23,7 @@ def schema() -> dict[str, Any]:
     printed: TypeAdapter[Result | Results] = TypeAdapter(Result | Results)
     generated = printed.json_schema(mode="serialization")
     texts: dict[str, dict[str, str]] = {}
-    models: list[type[BaseModel]] = [*_OF_CONTRACT, *_described(Described)]
+    models: list[type[BaseModel]] = [*_OF_CONTRACT, *_find_described(Described)]
     for model in models:
         names = {name: field.alias or name for name, field in model.model_fields.items()}
         texts[model.__name__] = {names[name]: text for name, text in descriptions(model).items()}
@@ -52,8 +52,8 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
     return texts
 
 
-def _described(model: type[Described]) -> list[type[Described]]:
-    return [item for one in model.__subclasses__() for item in (one, *_described(one))]
+def _find_described(model: type[Described]) -> list[type[Described]]:
+    return [item for one in model.__subclasses__() for item in (one, *_find_described(one))]
 
 
 def _describe(body: dict[str, Any], descriptions: dict[str, str]) -> None:

@@ -35,7 +35,7 @@ class Stop:
 
 
 @contextmanager
-def stopped_by_signals() -> Iterator[Stop]:
+def stop_on_signals() -> Iterator[Stop]:
     """Yield the flag that the first SIGINT, SIGTERM or SIGHUP sets."""
     stop = Stop()
 

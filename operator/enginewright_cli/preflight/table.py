@@ -78,7 +78,7 @@ def _findings(result: Result) -> list[RenderableType]:
             for change in target.changes
         ]
         lines += [
-            Text(f"\n{name}: answers {visible(_answered(output))}", style="cyan")
+            Text(f"\n{name}: answers {visible(_describe_answer(output))}", style="cyan")
             for output in target.answer
         ]
     return lines + [
@@ -86,7 +86,7 @@ def _findings(result: Result) -> list[RenderableType]:
     ]
 
 
-def _answered(output: AnsweredOutput) -> str:
+def _describe_answer(output: AnsweredOutput) -> str:
     shape = ", ".join(map(str, output.shape))
     more = ", ..." if len(output.values) < math.prod(output.shape) else ""
     return f"{output.name} {output.datatype} [{shape}]: {', '.join(output.values)}{more}"

@@ -70,7 +70,7 @@ def parse(name: str) -> PreflightTarget:
     )
 
 
-def prepared_alike(target: PreflightTarget) -> tuple[str, str]:
+def group_key(target: PreflightTarget) -> tuple[str, str]:
     """Return what determines how a model is prepared: targets with equal values share one."""
     return target.backend, target.int8_products or ""
 

@@ -7,7 +7,7 @@ from enginewright_cli.preflight.stages import Stages
 from enginewright_cli.preflight.stopping import Stop
 
 
-def installed_facts(
+def probe_installation(
     cache: ResultCache | None, installed: str, stages: Stages, stop: Stop
 ) -> ImageFacts:
     """Return the facts of this installation, cached if possible. Raises InstallationError, Stopped and OSError."""

@@ -86,7 +86,7 @@ class PreflightWorkspace:
         """Return the folder of an artefact."""
         return self._store / kind / key
 
-    def fetched(self) -> tuple[str, ...]:
+    def list_fetched(self) -> tuple[str, ...]:
         """Return the files that stage `fetch` has written, the .onnx file first; (): none."""
         reports = self._store / "reports"
         stored = (read_report(path) for path in reports.glob("prepare-*/fetch.json"))

@@ -34,7 +34,7 @@ def rollback(name: str, to: str | None, namespace: str | None, context: str | No
     """Roll a model back, by default to the last good revision. Raises Refused and NotCarriedOut."""
     now = datetime.now(UTC)
     return _carry_out(
-        lambda current: _annotated(decide.rollback(current.model, current.revisions, to, now)),
+        lambda current: _annotate(decide.rollback(current.model, current.revisions, to, now)),
         name,
         namespace,
         context,
@@ -44,7 +44,7 @@ def rollback(name: str, to: str | None, namespace: str | None, context: str | No
 def promote(name: str, namespace: str | None, context: str | None) -> list[str]:
     """Promote a revision and return what to print; like `rollback`."""
     return _carry_out(
-        lambda current: _annotated(decide.promote(current.model, current.revisions)),
+        lambda current: _annotate(decide.promote(current.model, current.revisions)),
         name,
         namespace,
         context,
@@ -75,7 +75,7 @@ def _carry_out(
         raise NotCarriedOut(str(error)) from error
 
 
-def _annotated(decision: decide.Decision) -> _Change:
+def _annotate(decision: decide.Decision) -> _Change:
     lines = (decision.message, *(f"note: {note}" for note in decision.notes))
     return _Change({"annotations": dict(decision.annotations)}, {}, lines)
 

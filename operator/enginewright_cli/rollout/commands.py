@@ -7,7 +7,7 @@ import typer
 from enginewright_cli import output
 from enginewright_cli.preflight.formatting import visible
 from enginewright_cli.rollout.options import Context, Name, Namespace
-from enginewright_cli.rollout.reporting import reported
+from enginewright_cli.rollout.reporting import report_errors
 
 
 def rollback(
@@ -23,7 +23,7 @@ def rollback(
     context: Context = None,
 ) -> None:
     """Reject the revision that is being brought up, or the active one, and go back to a good one."""
-    with reported("rollback"):
+    with report_errors("rollback"):
         from enginewright_cli.rollout import carry_out  # noqa: PLC0415 - heavy
 
         _print(name, carry_out.rollback(name, to, namespace, context))
@@ -31,7 +31,7 @@ def rollback(
 
 def promote(name: Name, *, namespace: Namespace = None, context: Context = None) -> None:
     """Roll out a new revision without further analysis, also one that was rejected."""
-    with reported("promote"):
+    with report_errors("promote"):
         from enginewright_cli.rollout import carry_out  # noqa: PLC0415 - heavy
 
         _print(name, carry_out.promote(name, namespace, context))
@@ -39,7 +39,7 @@ def promote(name: Name, *, namespace: Namespace = None, context: Context = None)
 
 def pause(name: Name, *, namespace: Namespace = None, context: Context = None) -> None:
     """Pause a model's rollouts: a new revision goes no further."""
-    with reported("pause"):
+    with report_errors("pause"):
         from enginewright_cli.rollout import carry_out  # noqa: PLC0415 - heavy
 
         _print(name, carry_out.pause(name, namespace, context, paused=True))
@@ -47,7 +47,7 @@ def pause(name: Name, *, namespace: Namespace = None, context: Context = None) -
 
 def resume(name: Name, *, namespace: Namespace = None, context: Context = None) -> None:
     """Continue a model's rollouts."""
-    with reported("resume"):
+    with report_errors("resume"):
         from enginewright_cli.rollout import carry_out  # noqa: PLC0415 - heavy
 
         _print(name, carry_out.pause(name, namespace, context, paused=False))

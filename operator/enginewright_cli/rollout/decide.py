@@ -10,7 +10,7 @@ from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import TargetPhase
 from enginewright.manifests.labels import PROMOTE, ROLLBACK
 from enginewright.observed.revisions import RevisionView
-from enginewright.plan.history.outcomes import promoted
+from enginewright.plan.history.outcomes import list_promoted
 
 from enginewright_cli.rollout.reporting import Refused
 
@@ -41,10 +41,10 @@ def rollback(
     if to is not None:
         _refuse_target(to, leaves, "" if target else active, readable, revisions, now)
     elif not target or not active:
-        earlier = (item for item in promoted(revisions) if item in readable)
+        earlier = (item for item in list_promoted(revisions) if item in readable)
         to = next((item for item in earlier if item not in (leaves, active)), None)
         if to is None:
-            raise Refused(f"there is no earlier good revision; {_listed(revisions, now)}")
+            raise Refused(f"there is no earlier good revision; {_list_revisions(revisions, now)}")
     goes_to = to or active
     return Decision(
         {ROLLBACK: f"{leaves} {to}" if to else leaves, PROMOTE: None},
@@ -59,7 +59,7 @@ def promote(model: InferenceModel, revisions: Sequence[RevisionView]) -> Decisio
     _refuse_unseen(model)
     status, target = model.status, model.status.target
     slower = status.failed_choice.revision if status.failed_choice else ""
-    revision = target.revision if target else _rejected(model, revisions) or slower
+    revision = target.revision if target else _find_rejected(model, revisions) or slower
     if not revision:
         active = status.active.revision if status.active else ""
         serves = f"revision {active} serves" if active else "no revision serves"
@@ -80,7 +80,7 @@ def promote(model: InferenceModel, revisions: Sequence[RevisionView]) -> Decisio
     )
 
 
-def described(revision: RevisionView, now: datetime) -> str:
+def describe_revision(revision: RevisionView, now: datetime) -> str:
     """Return a revision with its outcome, age, model digest and images."""
     outcome = revision.outcome.state if revision.outcome else "no outcome"
     parts = [outcome, f"{age(revision.created, now)} old"]
@@ -123,15 +123,15 @@ def _refuse_target(
     now: datetime,
 ) -> None:
     if to not in readable:
-        raise Refused(f"revision {to} is unknown; {_listed(revisions, now)}")
+        raise Refused(f"revision {to} is unknown; {_list_revisions(revisions, now)}")
     if to == active:
         raise Refused(f"revision {to} is the active one")
     if to == leaves:
         raise Refused(f"revision {to} is the one to be rolled back")
 
 
-def _listed(revisions: Sequence[RevisionView], now: datetime) -> str:
-    texts = "; ".join(described(revision, now) for revision in revisions)
+def _list_revisions(revisions: Sequence[RevisionView], now: datetime) -> str:
+    texts = "; ".join(describe_revision(revision, now) for revision in revisions)
     return f"known revisions: {texts}" if texts else "there are no revisions"
 
 
@@ -150,7 +150,7 @@ def _notes_on(
     return notes
 
 
-def _rejected(model: InferenceModel, revisions: Sequence[RevisionView]) -> str:
+def _find_rejected(model: InferenceModel, revisions: Sequence[RevisionView]) -> str:
     """Return the revision that the spec requests, or for which the image is kept, if it was rejected; else nothing."""
     requested, images = model.status.revision, model.status.images
     states = {

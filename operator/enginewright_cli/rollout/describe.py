@@ -13,7 +13,7 @@ from enginewright.api.inference_model_status import TargetPhase
 from enginewright.manifests.labels import CANARY, CLASS, REVISION, TRACK
 from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
-from enginewright.plan.prepare.prepare import known_prepared
+from enginewright.plan.prepare.prepare import list_prepared
 from enginewright.plan.rollout.canary.analysis import comparisons_of, limits, result_of, step_end
 from enginewright.plan.rollout.canary.transitions import COMPARED
 from enginewright_contract.measurements import Measurements
@@ -48,7 +48,7 @@ def describe(
     notes += sorted({why for why in measured.values() if isinstance(why, str)})
     verdict, reason, message = _verdict(model)
     failure = status.last_failure
-    compared = _compared(model, pods or (), measured)
+    compared = _compare(model, pods or (), measured)
     stable, new = arms(model)
     return RolloutStatus(
         namespace=model.metadata.namespace,
@@ -60,7 +60,7 @@ def describe(
         stable=_arm(current, stable, pods) if stable else None,
         new=_arm(current, new, pods) if new else None,
         progress=_progress(model, pods or (), now) if new else None,
-        analysis=_shown(compared) if compared else None,
+        analysis=_show_analysis(compared) if compared else None,
         last_failure=FailedRevision.model_validate(failure.model_dump()) if failure else None,
         history=tuple(map(_past, current.revisions)),
         notes=(*notes, *compared.notes) if compared else tuple(notes),
@@ -135,7 +135,7 @@ def _count(pods: Collection[PodView] | None, accelerator_class: str) -> int | No
 
 
 def _precision(model: InferenceModel, prepared_key: str) -> str | None:
-    matching = (item for item in known_prepared(model.status) if item.key == prepared_key)
+    matching = (item for item in list_prepared(model.status) if item.key == prepared_key)
     prepared = next(matching, None)
     return None if prepared is None else prepared.precision or "source"
 
@@ -167,13 +167,13 @@ def _progress(model: InferenceModel, pods: Collection[PodView], now: datetime) -
     )
 
 
-def _compared(
+def _compare(
     model: InferenceModel,
     pods: Collection[PodView],
     measured: Mapping[str, Measurements | str],
 ) -> AnalysisResult | None:
     """Return the comparison that the operator makes, if there is anything to compare."""
-    stable, new = (_measured(pods, measured, revision) for revision in arms(model))
+    stable, new = (_find_measured(pods, measured, revision) for revision in arms(model))
     target = model.status.target
     if target is None or not stable or not new:
         return None
@@ -189,7 +189,7 @@ def _compared(
     )
 
 
-def _shown(result: AnalysisResult) -> RolloutAnalysis:
+def _show_analysis(result: AnalysisResult) -> RolloutAnalysis:
     return RolloutAnalysis(
         state=result.state,
         message="; ".join(finding.message for finding in result.findings) or result.waits_for,
@@ -197,7 +197,7 @@ def _shown(result: AnalysisResult) -> RolloutAnalysis:
     )
 
 
-def _measured(
+def _find_measured(
     pods: Collection[PodView], measured: Mapping[str, Measurements | str], revision: str
 ) -> Sequence[PodView]:
     """Return the pods of a revision that have reported measurements."""

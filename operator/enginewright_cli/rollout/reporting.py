@@ -26,7 +26,7 @@ class Refused(NotCarriedOut):
 
 
 @contextmanager
-def reported(command: str) -> Iterator[None]:
+def report_errors(command: str) -> Iterator[None]:
     """Exit with a message and a code where a command cannot be carried out."""
     try:
         yield

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from enginewright_cli import output
 from enginewright_cli.rollout.options import Context, Name, Namespace
-from enginewright_cli.rollout.reporting import REFUSED, reported
+from enginewright_cli.rollout.reporting import REFUSED, report_errors
 from enginewright_cli.rollout.result import RolloutStatus
 from enginewright_cli.rollout.view import show
 
@@ -32,7 +32,7 @@ def status(
     context: Context = None,
 ) -> None:
     """Show a model's rollout: both revisions, their comparison, and the history."""
-    with reported("status"):
+    with report_errors("status"):
         from enginewright_cli.rollout import watching  # noqa: PLC0415 - heavy
 
         try:
@@ -40,17 +40,17 @@ def status(
             if watch and not json and console.is_terminal:
                 with Live(console=console, auto_refresh=False) as live:
                     rollout = watching.watch(
-                        name, namespace, context, _refreshed(live), until_ended=True
+                        name, namespace, context, _make_refresher(live), until_ended=True
                     )
             else:
-                shown = _printed(json=json)
+                shown = _make_printer(json=json)
                 rollout = watching.watch(name, namespace, context, shown, until_ended=watch)
         except KeyboardInterrupt:
             raise typer.Exit(_INTERRUPTED) from None
     raise typer.Exit(REFUSED if rollout.verdict in ("rejected", "stalled") else 0)
 
 
-def _printed(*, json: bool) -> Callable[[RolloutStatus], None]:
+def _make_printer(*, json: bool) -> Callable[[RolloutStatus], None]:
     """Return what prints a status, except if only times have passed since the last one."""
     last = [""]
 
@@ -63,7 +63,7 @@ def _printed(*, json: bool) -> Callable[[RolloutStatus], None]:
     return print_change
 
 
-def _refreshed(live: Live) -> Callable[[RolloutStatus], None]:
+def _make_refresher(live: Live) -> Callable[[RolloutStatus], None]:
     def refresh(rollout: RolloutStatus) -> None:
         live.update(Text.from_ansi(_text(rollout)), refresh=True)
 
@@ -71,4 +71,4 @@ def _refreshed(live: Live) -> Callable[[RolloutStatus], None]:
 
 
 def _text(rollout: RolloutStatus) -> str:
-    return output.rendered(lambda console: show(rollout, console, datetime.now(UTC)))
+    return output.render(lambda console: show(rollout, console, datetime.now(UTC)))

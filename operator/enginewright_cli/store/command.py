@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from enginewright_cli import installing, output
-from enginewright_cli.preflight.formatting import counted, size, visible
+from enginewright_cli.preflight.formatting import count_noun, size, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,20 +37,20 @@ _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per a
 
 def ls(address: _Address, *, json: _Json = False) -> None:
     """List the artefacts of a store."""
-    with _opened("ls", address) as contents:
-        artifacts = contents.listed()
+    with _open("ls", address) as contents:
+        artifacts = contents.list_artifacts()
     if json:
         for kind, artifact in artifacts:
             line = {"kind": kind.folder, "key": artifact.key, "used": artifact.used.isoformat()}
             output.write(jsons.dumps(line))
         return
     if not artifacts:
-        output.write(counted(0, "artefact"))
+        output.write(count_noun(0, "artefact"))
         return
     table = Table("kind", "key", "last used", box=None, pad_edge=False)
     for kind, artifact in artifacts:
         table.add_row(kind.folder, visible(artifact.key), f"{artifact.used:%Y-%m-%d %H:%M}Z")
-    output.write(output.rendered(lambda console: console.print(table)))
+    output.write(output.render(lambda console: console.print(table)))
 
 
 def verify(
@@ -63,20 +63,20 @@ def verify(
 ) -> None:
     """Read artefacts completely, and compare every file with its digest."""
     results = []
-    with _opened("verify", address) as contents:
+    with _open("verify", address) as contents:
         from enginewright_cli.store.contents import (  # noqa: PLC0415 - heavy
             StoreAccessError,
-            unmatched,
+            find_unmatched,
         )
 
-        for verified in contents.verified(keys or []):
+        for verified in contents.verify(keys or []):
             results.append(verified)
             _show(verified, json=json)
-        if unknown := unmatched(keys or [], results):
+        if unknown := find_unmatched(keys or [], results):
             raise StoreAccessError(f"the store has no artefact whose key begins with {unknown[0]}")
     damaged = sum(result.problem is not None for result in results)
     if not json:
-        output.write(f"{counted(len(results), 'artefact')}, {damaged} damaged")
+        output.write(f"{count_noun(len(results), 'artefact')}, {damaged} damaged")
     raise typer.Exit(_DAMAGED if damaged else 0)
 
 
@@ -115,12 +115,12 @@ def gc(
     ] = False,
 ) -> None:
     """List, or remove, what interrupted publications have left, old reports, and unneeded artefacts."""
-    with _opened("gc", address) as contents:
+    with _open("gc", address) as contents:
         from enginewright_cli.store.garbage import GarbageOptions  # noqa: PLC0415 - heavy
 
         task = GarbageOptions(keep_file, keep_none, unused_for, max_size).task(delete=delete)
-        collection = contents.collected(task)
-    artifacts = counted(len(collection.removed), "artefact")
+        collection = contents.collect(task)
+    artifacts = count_noun(len(collection.removed), "artefact")
     for one in collection.removed:
         last = f"last used {one.used:%Y-%m-%d %H:%M}Z"
         output.write(f"{one.artifact.folder}: {size(sum(one.files.values()))}, {last}")
@@ -133,11 +133,11 @@ def gc(
         chosen = f"{artifacts}, {size(collection.result(dry_run=not delete).removed_bytes)}; "
     total = size(sum(file.size for file in files))
     stays = (
-        f"; {counted(collection.stays, 'file')} {'stays' if collection.stays == 1 else 'stay'}: in use, or"
+        f"; {count_noun(collection.stays, 'file')} {'stays' if collection.stays == 1 else 'stay'}: in use, or"
         " write-protected"
     )
     output.write(
-        f"{chosen}{counted(len(files), 'file')}, {total} {did}{stays if collection.stays else ''}"
+        f"{chosen}{count_noun(len(files), 'file')}, {total} {did}{stays if collection.stays else ''}"
     )
     if collection.problem is not None:
         _end(
@@ -153,7 +153,7 @@ def release(
     ],
 ) -> None:
     """Forget a cluster that is gone, so that the others may remove from a bucket what they do not need."""
-    with _opened("release", address) as contents:
+    with _open("release", address) as contents:
         contents.release(cluster)
         output.write(f"{visible(cluster)}: released")
 
@@ -164,7 +164,7 @@ def export(
     folder: Annotated[Path, typer.Argument(help="Folder to create.")],
 ) -> None:
     """Copy an artefact out of a store, verified, to take it to another one."""
-    with _opened("export", address) as contents:
+    with _open("export", address) as contents:
         output.write(f"{visible(contents.export(key, folder))}: exported, all digests match")
 
 
@@ -173,7 +173,7 @@ def import_(
     folder: Annotated[Path, typer.Argument(help="Folder that `store export` made.")],
 ) -> None:
     """Store an exported artefact, verified; import engines only from whom you trust: they are code."""
-    with _opened("import", address) as contents:
+    with _open("import", address) as contents:
         name, had_it = contents.publish(folder)
         did = "the store has it already" if had_it else "imported, all digests match"
         output.write(f"{visible(name)}: {did}")
@@ -189,7 +189,7 @@ def _show(item: "Verified", *, json: bool) -> None:
 
 
 @contextmanager
-def _opened(command: str, address: str) -> "Iterator[Contents]":
+def _open(command: str, address: str) -> "Iterator[Contents]":
     try:
         from enginewright_cli.store.contents import (  # noqa: PLC0415 - heavy
             Contents,

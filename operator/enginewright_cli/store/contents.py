@@ -21,7 +21,7 @@ from enginewright_runtime.store.inventory import KINDS, Inventory
 from enginewright_runtime.store.medium import Listed, Medium
 from pydantic import ValidationError
 
-from enginewright_cli.preflight.formatting import counted
+from enginewright_cli.preflight.formatting import count_noun
 
 _FOLDERS: Final = (*(kind.folder for kind in KINDS), "reports", "caches", "tmp")  # of a volume
 _OF_FILE_SYSTEM: Final = "lost+found"  # in every new volume
@@ -54,7 +54,7 @@ class Contents:
             self._medium: Medium = open_medium(paths, by_hand=True)
         self._inventory = Inventory(self._medium)
 
-    def listed(self) -> list[tuple[ArtifactKind, Listed]]:
+    def list_artifacts(self) -> list[tuple[ArtifactKind, Listed]]:
         """Return the artefacts, of each kind the last used first."""
         self._refuse_other_folders()
         with _readable():
@@ -68,9 +68,9 @@ class Contents:
                 )
             ]
 
-    def verified(self, beginnings: Sequence[str]) -> Iterator[Verified]:
+    def verify(self, beginnings: Sequence[str]) -> Iterator[Verified]:
         """Verify artefacts one after the other; `beginnings`: of keys; none: all."""
-        for kind, listed in self.listed():
+        for kind, listed in self.list_artifacts():
             if beginnings and not any(listed.key.startswith(one) for one in beginnings):
                 continue
             with _readable():
@@ -78,7 +78,7 @@ class Contents:
                     kind.folder, listed.key, _problem(Store(self._medium, kind), listed.key)
                 )
 
-    def collected(self, task: CollectTask) -> Collection:
+    def collect(self, task: CollectTask) -> Collection:
         """Remove what nothing needs, or return what that would be."""
         self._refuse_other_folders()
         with _readable():
@@ -99,11 +99,13 @@ class Contents:
         if os.path.lexists(folder):
             raise StoreAccessError(f"{folder} exists already: name another folder")
         matches = [
-            (kind, listed.key) for kind, listed in self.listed() if listed.key.startswith(beginning)
+            (kind, listed.key)
+            for kind, listed in self.list_artifacts()
+            if listed.key.startswith(beginning)
         ]
         if len(matches) != 1:
             raise StoreAccessError(
-                f"the store has {counted(len(matches), 'artefact')} whose keys begin with {beginning!r}:"
+                f"the store has {count_noun(len(matches), 'artefact')} whose keys begin with {beginning!r}:"
                 " give the key of one"
             )
         ((kind, key),) = matches
@@ -169,7 +171,7 @@ def _manifest(folder: Path) -> Manifest:
         raise StoreAccessError(f"{path} is not the manifest of an artefact; {remedy}") from None
 
 
-def unmatched(beginnings: Iterable[str], results: Iterable[Verified]) -> list[str]:
+def find_unmatched(beginnings: Iterable[str], results: Iterable[Verified]) -> list[str]:
     """Return the beginnings of keys that no result has."""
     keys = [result.key for result in results]
     return [

@@ -56,7 +56,7 @@ class GarbageOptions:
                 " --max-size, or both"
             )
         none = _Kept((), datetime.now(UTC))
-        kept = none if self.keep_file is None else _kept(self.keep_file)
+        kept = none if self.keep_file is None else _read_kept(self.keep_file)
         return CollectTask(
             job="by-hand",
             keep=kept.keys,
@@ -76,7 +76,7 @@ class _Kept:
     cluster: str | None = None  # whose needs they are, if stated
 
 
-def _kept(path: Path) -> _Kept:
+def _read_kept(path: Path) -> _Kept:
     try:
         with path.open("rb") as reader:
             text = reader.read(_LARGEST_FILE + 1).decode()

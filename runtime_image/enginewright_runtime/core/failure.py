@@ -5,7 +5,7 @@ from typing import Final, Self
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding
 
-from enginewright_runtime.core.logs import masked
+from enginewright_runtime.core.logs import mask
 
 _MOST_NODES: Final = 100  # kept in a finding
 
@@ -25,8 +25,8 @@ class StageFailure(Exception):  # noqa: N818 - the outcome of a stage, not only 
         self.finding = Finding(
             reason=reason,
             # file names need not be valid UTF-8
-            cause=masked(cause).rstrip(". ").encode(errors="backslashreplace").decode(),
-            remedy=remedy and masked(remedy),
+            cause=mask(cause).rstrip(". ").encode(errors="backslashreplace").decode(),
+            remedy=remedy and mask(remedy),
             nodes=nodes[:_MOST_NODES],
             node_count=len(nodes),
         )

@@ -102,7 +102,7 @@ def _log_call(function: str, arguments: str) -> None:
     """Log a command that calls a function again."""
     if len(arguments) >= _LONGEST_ARGUMENT:
         try:
-            arguments = f"{FROM_FILE}{_kept(function, arguments)}"
+            arguments = f"{FROM_FILE}{_keep_arguments(function, arguments)}"
         except OSError as error:
             _log.info(
                 "%s cannot be reproduced: its arguments could not be stored: %s", function, error
@@ -111,7 +111,7 @@ def _log_call(function: str, arguments: str) -> None:
     log_command(isolated, function, arguments)
 
 
-def _kept(function: str, arguments: str) -> Path:
+def _keep_arguments(function: str, arguments: str) -> Path:
     """Write the arguments of a function's last failure to its file, as callers may go on after many failures."""
     with _keeping:
         if function not in _files:
@@ -140,12 +140,12 @@ def _answer(function: str, arguments: dict[str, Any], doing: str, limits: Limits
             seconds = limits.seconds if limits.work_seconds is None else limits.work_seconds
             raise StageFailure(Reason.TIMEOUT, f"{doing} took longer than {seconds:.0f} s")
         results.seek(0)
-        answer = _parsed(results.read())
+        answer = _parse(results.read())
         stderr = tail(errors)
     if (end.code < 0 or answer is None) and _was_near_limit(end.peak_bytes, limits):
         raise StageFailure(Reason.OUT_OF_MEMORY, f"{doing} reached its memory limit")
     if end.code < 0:
-        raise killed(-end.code, doing, stderr)
+        raise describe_kill(-end.code, doing, stderr)
     if answer is None:
         raise StageFailure(
             Reason.BACKEND_CRASHED,
@@ -166,7 +166,7 @@ def _wait(child: Child, limits: Limits) -> End | None:
     return end
 
 
-def _parsed(answer: bytes) -> ChildAnswer | None:
+def _parse(answer: bytes) -> ChildAnswer | None:
     """Return a child's answer, or None if it ended before the answer was complete."""
     try:
         return ChildAnswer.decode(answer)
@@ -192,7 +192,7 @@ def last_output(stderr: str) -> str:
     return f"; last output: {plain(stderr)}" if stderr else ""
 
 
-def killed(number: int, doing: str, stderr: str) -> StageFailure:
+def describe_kill(number: int, doing: str, stderr: str) -> StageFailure:
     """Return the failure of a child that a signal ended."""
     if number == signal.SIGKILL or is_out_of_memory(stderr):
         return StageFailure(Reason.OUT_OF_MEMORY, f"{doing} was killed: out of memory")

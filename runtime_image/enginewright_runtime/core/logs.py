@@ -24,12 +24,12 @@ _KEYED: Final = re.compile(r"\b(s3|gs|hf)://", re.IGNORECASE)
 _SECRET: Final = re.compile(r"sig|token|credential|secret|password", re.IGNORECASE)
 
 
-def masked(text: str) -> str:
+def mask(text: str) -> str:
     """Return a text without the accounts and queries of its URLs, which may contain secrets."""
-    return _TOKEN.sub(_masked, _ACCOUNT.sub(r"\1", text)) if "://" in text else text
+    return _TOKEN.sub(_mask, _ACCOUNT.sub(r"\1", text)) if "://" in text else text
 
 
-def _masked(token: re.Match[str]) -> str:
+def _mask(token: re.Match[str]) -> str:
     address, _, query = token[0].partition("?")
     is_query = "=" in query and (not _KEYED.search(address) or _SECRET.search(query))
     if "://" not in address or not is_query:
@@ -44,9 +44,9 @@ class _Logfmt(logging.Formatter):
 
     @override
     def format(self, record: logging.LogRecord) -> str:
-        message = masked(record.getMessage())
+        message = mask(record.getMessage())
         if record.exc_info:
-            message += "\n" + masked(self.formatException(record.exc_info))
+            message += "\n" + mask(self.formatException(record.exc_info))
         return line(record.created, record.levelname.lower(), self._about, message)
 
 
@@ -119,6 +119,6 @@ def format_bytes(size: float) -> str:
     return f"{size:.1f} GiB"
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Return a number with its noun: 1 node, 2 nodes."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

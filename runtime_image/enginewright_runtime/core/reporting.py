@@ -11,7 +11,7 @@ from enginewright_runtime.core.paths import Paths
 _log: Final = logging.getLogger(__name__)
 
 
-def failed(stage: str, failure: StageFailure) -> StageReport:
+def report_failure(stage: str, failure: StageFailure) -> StageReport:
     """Return the report of a failure, with the remedies for the container of `stage`."""
     return StageReport(
         stage=stage,

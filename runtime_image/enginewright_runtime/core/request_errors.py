@@ -11,7 +11,7 @@ class RequestError(Exception):
         self.status = status
         self.message = message
 
-    def detached(self) -> Self:
+    def detach(self) -> Self:
         """Return the error without frames and causes, a cycle that would hold the request's body."""
         self.__traceback__ = self.__context__ = self.__cause__ = None
         return self

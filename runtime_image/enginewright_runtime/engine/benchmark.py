@@ -28,7 +28,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     if built.engine is None or task.recipe.ahead_of_time:
         EngineBenchmarked().write(paths.work)
         if built.engine is None:
-            return handoff.cached(STAGE)
+            return handoff.report_cached(STAGE)
         return StageReport(
             stage=STAGE,
             ok=True,
@@ -41,7 +41,10 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     backends: tuple[BackendLatency, ...] | None = None
     if task.benchmark_backends:
         own = BackendLatency(backend=task.recipe.backend, latency=result.usual)
-        backends = (own, *comparison.compared(task.benchmark_backends, paths.work, manifest))
+        backends = (
+            own,
+            *comparison.compare_backends(task.benchmark_backends, paths.work, manifest),
+        )
     EngineBenchmarked(latency=result.usual, latencies=result.latencies, backends=backends).write(
         paths.work
     )
@@ -50,7 +53,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
         ok=True,
         message="; ".join(
             (
-                *(_described(latency) for latency in result.latencies),
+                *(_describe(latency) for latency in result.latencies),
                 *(_of_backend(backend) for backend in (backends or ())[1:]),
             )
         ),
@@ -64,10 +67,10 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
 def _of_backend(compared: BackendLatency) -> str:
     if compared.latency is None:
         return f"backend {compared.backend} is excluded: {compared.excluded}"
-    return f"prepared model on backend {compared.backend}, {_described(compared.latency)}"
+    return f"prepared model on backend {compared.backend}, {_describe(compared.latency)}"
 
 
-def _described(latency: Latency) -> str:
+def _describe(latency: Latency) -> str:
     text = (
         f"{latency.shapes}: p50 {latency.p50 * 1000:.2f} ms, p90 {latency.p90 * 1000:.2f} ms,"
         f" p99 {latency.p99 * 1000:.2f} ms over {latency.samples} runs"

@@ -12,7 +12,7 @@ from enginewright_runtime.engine.handoff import (
     ENGINE_FOLDER,
     PREPARED_FOLDER,
     EngineBuilt,
-    published,
+    describe_published,
     summary,
 )
 from enginewright_runtime.engine.timings import Timings
@@ -34,10 +34,10 @@ def run(task: EngineTask, paths: Paths, port: int = SIDECAR_PORT) -> StageReport
             stage=STAGE,
             ok=True,
             message=f"cached: the store has engine {task.engine_key[:12]}",
-            engine=published(manifest, is_cached=True),
+            engine=describe_published(manifest, is_cached=True),
         )
     refuse_unserved(task.recipe)
-    with progress.served(paths.work / _PROGRESS, port):
+    with progress.serve(paths.work / _PROGRESS, port):
         prepared = paths.work / PREPARED_FOLDER
         shutil.rmtree(prepared, ignore_errors=True)
         progress.report_progress(paths.work / _PROGRESS, 0, "Fetching the prepared model")

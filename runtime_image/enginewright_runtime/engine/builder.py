@@ -27,8 +27,8 @@ from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import MODEL_FOLDER
 from enginewright_runtime.core.isolation import Call, Limits
-from enginewright_runtime.core.labels import reported_label
-from enginewright_runtime.core.logs import counted
+from enginewright_runtime.core.labels import format_label
+from enginewright_runtime.core.logs import format_count
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.scoped import parts as graph
@@ -279,7 +279,7 @@ class _Build:
             log=self._log,
             plugins=self._libraries.plugins,
         )
-        refused = diagnosis.unsupported(supported.errors, self._about())
+        refused = diagnosis.describe_unsupported(supported.errors, self._about())
         cutter = graph.Cutter(self._model, types)
         parts = [
             part
@@ -359,12 +359,12 @@ class _Build:
     def _acyclic(self, engines: list[_Engine], types: Mapping[str, TensorType]) -> list[_Engine]:
         """Drop the smallest engines until the engines form no cycle."""
         kept = sorted(engines, key=lambda engine: len(engine.context.nodes))
-        while len(kept) > 1 and self._composed(kept, types) is None:
+        while len(kept) > 1 and self._compose(kept, types) is None:
             kept[0].path.unlink()
             kept = kept[1:]
         return sorted(kept, key=lambda engine: engine.context.nodes)
 
-    def _composed(
+    def _compose(
         self, engines: Sequence[_Engine], types: Mapping[str, TensorType]
     ) -> ModelProto | None:
         contexts = [engine.context for engine in engines]
@@ -373,7 +373,7 @@ class _Build:
         return context.compose(self._model, contexts, nodes, types)
 
     def _wrap(self, engines: Sequence[_Engine], types: Mapping[str, TensorType]) -> list[str]:
-        composed = self._composed(engines, types)
+        composed = self._compose(engines, types)
         if composed is None:
             raise StageFailure(
                 Reason.INTERNAL_ERROR, "the engine and the nodes around it form a cycle"
@@ -391,7 +391,7 @@ class _Build:
         ]
         total, elsewhere, share = coverage(outside, self._request.manifest)
         if elsewhere:
-            self._findings.insert(0, self._left_outside(outside, elsewhere, total))
+            self._findings.insert(0, self._report_outside(outside, elsewhere, total))
         largest = max(engines, key=lambda engine: engine.path.stat().st_size)
         content = file_sha256(largest.path)
         return EngineInfo(
@@ -412,7 +412,7 @@ class _Build:
                 )
                 for engine in engines
             ),
-            profiles=(self._built_with(engines),),
+            profiles=(self._describe_profile(engines),),
             nodes_total=total,
             nodes_accelerated=total - elsewhere,
             compute_share_elsewhere=share,
@@ -421,7 +421,7 @@ class _Build:
             peak_memory_bytes=max(engine.result.peak_memory_bytes or 0 for engine in engines),
         )
 
-    def _built_with(self, engines: Sequence[_Engine]) -> EngineProfile:
+    def _describe_profile(self, engines: Sequence[_Engine]) -> EngineProfile:
         # an engine has values only for inputs whose values are sizes
         valued = {name for engine in engines for name in engine.result.shape_inputs}
         no_values = {"low": None, "high": None}
@@ -432,7 +432,7 @@ class _Build:
             )
         )
 
-    def _left_outside(self, outside: Sequence[str], elsewhere: int, total: int) -> Finding:
+    def _report_outside(self, outside: Sequence[str], elsewhere: int, total: int) -> Finding:
         shape_nodes = self._request.manifest.shape_nodes
         names = [
             name
@@ -442,7 +442,7 @@ class _Build:
         return Finding(
             severity="warning",
             reason=Reason.UNSUPPORTED_OPERATOR,
-            cause=f"not in the engine: {elsewhere} of {counted(total, 'compute node')},"
+            cause=f"not in the engine: {elsewhere} of {format_count(total, 'compute node')},"
             f" {name_nodes(names)}",
             nodes=tuple(names[:_MAX_NODES_LISTED]),
             node_count=len(names),
@@ -463,7 +463,7 @@ class _Build:
                 node = nodes[index]
                 if (node.name, node.op_type) == (error.name, error.operator):
                     return graphs.label(node)
-            return reported_label(error.name, error.operator)
+            return format_label(error.name, error.operator)
 
         return diagnosis.Circumstances(
             title=self._flavor.title,

@@ -15,7 +15,7 @@ from enginewright_contract.task import Promise
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolation import Limits
 from enginewright_runtime.engine.handoff import PREPARED_FOLDER
-from enginewright_runtime.engine.verify import judged
+from enginewright_runtime.engine.verify import make_run
 from enginewright_runtime.proof.latency.comparing import measure
 from enginewright_runtime.proof.promise import judge
 
@@ -25,33 +25,33 @@ BUDGET_SECONDS: Final = 300.0
 _WHOLE: Final = Promise()  # which forbids nodes elsewhere
 
 
-def compared(
+def compare_backends(
     backends: Sequence[str], work: Path, manifest: Manifest, seconds: float = BUDGET_SECONDS
 ) -> tuple[BackendLatency, ...]:
     """Return the latency on each backend; backends whose turn comes after `seconds` are excluded."""
     end = time.monotonic() + seconds
     late = f"not measured: the comparison took {seconds:.0f} s before its turn"
     return tuple(
-        measured(backend, work, manifest, left)
+        measure_backend(backend, work, manifest, left)
         if (left := end - time.monotonic()) > 0
-        else _excluded(backend, late)
+        else _exclude(backend, late)
         for backend in backends
     )
 
 
-def measured(
+def measure_backend(
     backend: str, work: Path, manifest: Manifest, seconds: float = BUDGET_SECONDS
 ) -> BackendLatency:
     """Return the latency of the prepared model on a backend with the usual sizes, or why it is excluded."""
     _log.info("comparing with the prepared model on backend %s", backend)
     end = time.monotonic() + seconds
     try:
-        run = judged(work / PREPARED_FOLDER / manifest.model, backend, work, manifest)
+        run = make_run(work / PREPARED_FOLDER / manifest.model, backend, work, manifest)
         outcome = run.run(Limits(seconds=seconds))
         if outcome.refusal:
-            return _excluded(backend, f"the prepared model {outcome.refusal}")
+            return _exclude(backend, f"the prepared model {outcome.refusal}")
         if outcome.failed:
-            return _excluded(backend, outcome.failed.description)
+            return _exclude(backend, outcome.failed.description)
         result = measure(
             work / PREPARED_FOLDER / manifest.model,
             backend,
@@ -60,13 +60,13 @@ def measured(
             total=max(0.001, end - time.monotonic()),
         )
     except StageFailure as failure:
-        return _excluded(backend, f"{failure.reason}: {failure.cause}")
+        return _exclude(backend, f"{failure.reason}: {failure.cause}")
     placement = judge(result.placement, result.provider, manifest, _WHOLE)
     if placement.broken:
-        return _excluded(backend, placement.message)
+        return _exclude(backend, placement.message)
     return BackendLatency(backend=backend, latency=result.usual)
 
 
-def _excluded(backend: str, why: str) -> BackendLatency:
+def _exclude(backend: str, why: str) -> BackendLatency:
     _log.warning("backend %s is excluded: %s", backend, why)
     return BackendLatency(backend=backend, excluded=why)

@@ -21,7 +21,7 @@ from enginewright_contract.report import (
 from enginewright_contract.task import EngineRecipe
 
 from enginewright_runtime.core.handoff import Handoff
-from enginewright_runtime.core.labels import fused_name
+from enginewright_runtime.core.labels import strip_fusion
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.proof.promise import coverage
 
@@ -54,12 +54,12 @@ class EngineBenchmarked(Handoff):
     backends: tuple[BackendLatency, ...] | None = None  # that were compared
 
 
-def cached(stage: str) -> StageReport:
+def report_cached(stage: str) -> StageReport:
     """Return the report of a stage whose engine is cached."""
     return StageReport(stage=stage, ok=True, message="cached: the store has this engine already")
 
 
-def published(manifest: Manifest, *, is_cached: bool) -> PublishedEngine:
+def describe_published(manifest: Manifest, *, is_cached: bool) -> PublishedEngine:
     """Return the part of an engine's manifest that is sent to the operator."""
     engine = manifest.engine
     if engine is None:
@@ -83,24 +83,24 @@ def published(manifest: Manifest, *, is_cached: bool) -> PublishedEngine:
         versions=_versions(manifest, engine.recipe),
         latencies=tuple(
             PublishedLatency(
-                shapes=shortened(latency.shapes or ""),
+                shapes=shorten(latency.shapes or ""),
                 p50=round(latency.p50, 6),
                 p99=round(latency.p99, 6),
             )
             for latency in engine.latencies[:LIST_LENGTH]
         ),
         elsewhere=tuple(_elsewhere(manifest)),
-        backends=tuple(_published_backend(backend) for backend in engine.backends or ()),
+        backends=tuple(_describe_backend(backend) for backend in engine.backends or ()),
     )
 
 
-def _published_backend(compared: BackendLatency) -> PublishedBackend:
+def _describe_backend(compared: BackendLatency) -> PublishedBackend:
     latency = compared.latency
     if latency is None:
         return PublishedBackend(backend=compared.backend, excluded=compared.excluded)
     return PublishedBackend(
         backend=compared.backend,
-        shapes=shortened(latency.shapes or ""),
+        shapes=shorten(latency.shapes or ""),
         p50=round(latency.p50, 6),
         p99=round(latency.p99, 6),
     )
@@ -153,13 +153,13 @@ def _elsewhere(manifest: Manifest) -> list[str]:
         cost.label
         for cost in manifest.node_costs
         if cost.label not in inside
-        and fused_name(cost.label) not in bare
+        and strip_fusion(cost.label) not in bare
         and coverage([cost.label], manifest)[1]
     ]
-    return [shortened(name) for name in names[:NAMED_NODES]]
+    return [shorten(name) for name in names[:NAMED_NODES]]
 
 
-def shortened(label: str) -> str:
+def shorten(label: str) -> str:
     """Return a node's label, with its operator, shortened for a termination message."""
     if len(label) <= _LONGEST_LABEL:
         return label

@@ -5,7 +5,7 @@ from enginewright_contract.task import LOOKUP_STAGE, EngineTask
 
 from enginewright_runtime import oci
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.engine.handoff import published, summary
+from enginewright_runtime.engine.handoff import describe_published, summary
 from enginewright_runtime.store import ENGINE, open_store
 
 
@@ -23,8 +23,8 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     return StageReport(
         stage=LOOKUP_STAGE,
         ok=True,
-        message=pushed.described(
+        message=pushed.describe(
             f"the store has engine {task.engine_key[:12]}: {summary(manifest.engine)}"
         ),
-        engine=pushed.reported(published(manifest, is_cached=True)),
+        engine=pushed.annotate(describe_published(manifest, is_cached=True)),
     )

@@ -18,7 +18,7 @@ from enginewright_runtime.engine.handoff import (
     EngineBenchmarked,
     EngineBuilt,
     EngineVerified,
-    published,
+    describe_published,
     summary,
 )
 from enginewright_runtime.engine.verify import read_manifest
@@ -47,10 +47,8 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     return StageReport(
         stage=STAGE,
         ok=True,
-        message=pushed.described(
-            f"{did} engine {task.engine_key[:12]}: {summary(manifest.engine)}"
-        ),
-        engine=pushed.reported(published(manifest, is_cached=cached)),
+        message=pushed.describe(f"{did} engine {task.engine_key[:12]}: {summary(manifest.engine)}"),
+        engine=pushed.annotate(describe_published(manifest, is_cached=cached)),
         facts={"manifest": manifest.model_dump(mode="json")},
     )
 

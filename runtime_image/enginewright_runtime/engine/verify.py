@@ -45,7 +45,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     built = EngineBuilt.read(paths.work)
     if built.engine is None:
         EngineVerified().write(paths.work)
-        return handoff.cached(STAGE)
+        return handoff.report_cached(STAGE)
     recipe = task.recipe
     manifest = read_manifest(paths.work)
     engine = paths.work / ENGINE_FOLDER / built.engine.file
@@ -80,7 +80,7 @@ def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> GoldenRun:
     """Compare the engine's outputs with the golden and the expected ones; raises StageFailure."""
     backend = task.recipe.backend
     model = paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME
-    outcome = judged(model, backend, paths.work, manifest).run()
+    outcome = make_run(model, backend, paths.work, manifest).run()
     if outcome.refusal:
         raise StageFailure(Reason.BUILD_FAILED, f"the engine {outcome.refusal}")
     if failed := outcome.failed:
@@ -91,7 +91,7 @@ def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> GoldenRun:
     return outcome
 
 
-def judged(model: Path, backend: str, work: Path, manifest: Manifest) -> JudgedRun:
+def make_run(model: Path, backend: str, work: Path, manifest: Manifest) -> JudgedRun:
     """Return the run of the prepared model's golden inputs on a backend; `model` is that model or its engine."""
     folder = work / PREPARED_FOLDER
     expected = manifest.golden_expected

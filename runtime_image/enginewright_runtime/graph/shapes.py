@@ -14,7 +14,7 @@ from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding, Proposal
 from enginewright_contract.task import ShapeProfile
 
-from enginewright_runtime.core.logs import counted
+from enginewright_runtime.core.logs import format_count
 
 CORNERS: Final = ("min", "opt", "max")
 
@@ -53,7 +53,7 @@ def resolve(
     profiles = {
         profile.input: profile for profile in declared if profile.input in by_name.keys() - wrong
     }
-    named = _named_sizes(profiles, by_name)
+    named = _collect_named_sizes(profiles, by_name)
     unsized: list[str] = []
     for spec in inputs:
         if spec.name in profiles or spec.name in wrong:
@@ -88,14 +88,14 @@ def opt_sample(samples: Sequence[str]) -> str:
     return next((item for item in ("opt", "min") if item in samples), samples[len(samples) // 2])
 
 
-def defaulted(
+def find_defaulted(
     inputs: Sequence[TensorSpec],
     profiles: Sequence[ShapeProfile],
     declared: Sequence[ShapeProfile],
 ) -> frozenset[str]:
     """Return the inputs whose batch is not declared and has the default sizes."""
     by_name = {spec.name: spec for spec in inputs}
-    named = _named_sizes(
+    named = _collect_named_sizes(
         {profile.input: profile for profile in declared if profile.input in by_name}, by_name
     )
     own = {profile.input for profile in declared}
@@ -160,7 +160,7 @@ def _duplicates(declared: Sequence[ShapeProfile]) -> list[Finding]:
     ]
 
 
-def _named_sizes(
+def _collect_named_sizes(
     profiles: Mapping[str, ShapeProfile], inputs: Mapping[str, TensorSpec]
 ) -> dict[str, Sizes]:
     named: dict[str, Sizes] = {}
@@ -232,4 +232,6 @@ def _shape(spec: TensorSpec) -> str:
 
 
 def _dimensions(spec: TensorSpec) -> str:
-    return f"{counted(len(spec.shape), 'dimension')} each, because the model has {_shape(spec)}"
+    return (
+        f"{format_count(len(spec.shape), 'dimension')} each, because the model has {_shape(spec)}"
+    )

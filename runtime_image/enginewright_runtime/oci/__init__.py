@@ -21,12 +21,12 @@ class Pushed:
     reference: str | None = None  # REPOSITORY@DIGEST
     failure: str | None = None
 
-    def reported(self, artefact: _Reported) -> _Reported:
+    def annotate(self, artefact: _Reported) -> _Reported:
         """Return the report of an artefact with its image."""
         failure = self.failure and self.failure[:TEXT_LENGTH]
         return artefact.model_copy(update={"image": self.reference, "image_failure": failure})
 
-    def described(self, message: str) -> str:
+    def describe(self, message: str) -> str:
         """Return the message of a stage with what became of the image."""
         if self.failure:
             return f"{message}; it has no OCI image: {self.failure}"

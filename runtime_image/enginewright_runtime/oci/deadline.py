@@ -28,20 +28,20 @@ class PushDeadline:
         self._at = what
         self.check()
 
-    def stored(self) -> None:
+    def on_stored(self) -> None:
         """Note that the registry has another part, which the next Job need not push."""
         self._has_stored = True
 
-    def left(self) -> float:
+    def count_seconds(self) -> float:
         """Return the remaining seconds, negative after the end."""
         return self._end - time.monotonic()
 
     def check(self) -> None:
         """Raise StageFailure, SourceUnreachable, after the end."""
-        if self.left() < 0:
-            raise self.passed()
+        if self.count_seconds() < 0:
+            raise self.describe_end()
 
-    def passed(self) -> StageFailure:
+    def describe_end(self) -> StageFailure:
         """Return the failure of a push that was ended."""
         ended = f"pushing to {self._repository} was ended after {self._seconds:.0f} s"
         if self._has_stored:

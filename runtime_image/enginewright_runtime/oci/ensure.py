@@ -46,19 +46,21 @@ def ensure_image(
     except StageFailure as failure:
         # that of the reason is about sources
         is_ours = failure.reason is Reason.SOURCE_UNREACHABLE and failure.finding.remedy is None
-        return _failed(render(failure.cause, _REMEDY) if is_ours else failure.message)
+        return _report_failure(render(failure.cause, _REMEDY) if is_ours else failure.message)
     except Missing as missing:
-        return _failed(f"{missing}; create the repository, or check store.images.repository")
+        return _report_failure(
+            f"{missing}; create the repository, or check store.images.repository"
+        )
     except OSError as error:  # of the pod's own disk
-        return _failed(f"cannot read the artefact: {error.strerror or error}")
+        return _report_failure(f"cannot read the artefact: {error.strerror or error}")
     except Exception as error:  # noqa: BLE001 - the boundary: the artefact is in the store already
         _log.debug("internal error", exc_info=True)  # its text may have parts of the Secret
         cause = f"pushing to {repository} failed unexpectedly with {type(error).__name__}"
-        return _failed(render(cause, Reason.INTERNAL_ERROR.remedy))
+        return _report_failure(render(cause, Reason.INTERNAL_ERROR.remedy))
     return Pushed(f"{repository}@{digest}")
 
 
-def _failed(why: str) -> Pushed:
+def _report_failure(why: str) -> Pushed:
     _log.warning("the artefact has no OCI image, and pods read it from the store: %s", why)
     return Pushed(failure=why)
 
@@ -82,7 +84,7 @@ class _Push:
 
     def ensure(self) -> str:
         """Push what the repository lacks; return the digest of the image."""
-        if (pushed := self._known()) is not None:
+        if (pushed := self._find_pushed()) is not None:
             _log.info("the repository has the image already")
             return pushed.digest
         digests = [self._put_layer(layer) for layer in self._layers]
@@ -93,7 +95,7 @@ class _Push:
         self._record.write(digests)
         return image.digest
 
-    def _known(self) -> Image | None:
+    def _find_pushed(self) -> Image | None:
         """Return the image that a Job has pushed before, if all of it is still there."""
         digests = self._record.read(len(self._layers))
         if digests is None:
@@ -116,14 +118,14 @@ class _Push:
                 return digest
             progress = TransferProgress(_log, f"pushing {name}", layer.size)
             self._writer.put_blob(
-                digest, layer.size, lambda: layer.chunks(self._files.opened), progress
+                digest, layer.size, lambda: layer.chunks(self._files.open_file), progress
             )
-            self._deadline.stored()
+            self._deadline.on_stored()
         return digest
 
     def _hash(self, layer: ImageLayer) -> str:
         digest = hashlib.sha256()
-        for chunk in layer.chunks(self._files.checked):
+        for chunk in layer.chunks(self._files.open_checked):
             self._deadline.check()
             digest.update(chunk)
         return digest.hexdigest()
@@ -152,19 +154,19 @@ class _Files:
         self._stack.close()
 
     @contextmanager
-    def opened(self, file: ArtifactFile) -> Iterator[BinaryIO]:
+    def open_file(self, file: ArtifactFile) -> Iterator[BinaryIO]:
         """Open a file at its beginning."""
         if self._last is None or self._last[0] != file:
             self.__exit__()
-            self._last = file, self._stack.enter_context(self._store.opened(self._key, file))
+            self._last = file, self._stack.enter_context(self._store.open_file(self._key, file))
         reader = self._last[1]
         reader.seek(0)
         yield reader
 
     @contextmanager
-    def checked(self, file: ArtifactFile) -> Iterator["_Counted"]:
+    def open_checked(self, file: ArtifactFile) -> Iterator["_Counted"]:
         """Open a file; raise after reading if it is not the one that the manifest lists."""
-        with self.opened(file) as reader:
+        with self.open_file(file) as reader:
             counted = _Counted(reader)
             yield counted
         self._store.check(self._key, file, counted.copied)

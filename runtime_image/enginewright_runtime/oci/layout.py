@@ -51,7 +51,7 @@ class ImageLayer:
     def size(self) -> int:
         """Return its bytes."""
         heads = sum(len(head) for _, head in self._heads())
-        return heads + sum(map(_padded, self.files)) + len(_END)
+        return heads + sum(map(_pad, self.files)) + len(_END)
 
     def chunks(self, opened: Opened) -> Iterator[bytes]:
         """Yield its content, no empty chunk; `opened` returns each file, of the listed size."""
@@ -60,7 +60,7 @@ class ImageLayer:
             with opened(file) as reader:
                 while chunk := reader.read(CHUNK):
                     yield chunk
-            if padding := bytes(_padded(file) - file.size_bytes):
+            if padding := bytes(_pad(file) - file.size_bytes):
                 yield padding
         yield _END
 
@@ -156,7 +156,7 @@ def _entry(name: str, kind: bytes, mode: int, size: int) -> bytes:
     return entry.tobuf(tarfile.PAX_FORMAT, "utf-8")
 
 
-def _padded(file: ArtifactFile) -> int:
+def _pad(file: ArtifactFile) -> int:
     return -(-file.size_bytes // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 

@@ -15,7 +15,7 @@ from enginewright_runtime.remote.failures import unreachable
 from enginewright_runtime.remote.retry import with_retries
 from enginewright_runtime.sources.base import Missing
 from enginewright_runtime.sources.registry_login import Login, endpoint, login
-from enginewright_runtime.sources.web import Body, Web, WebResponse, read_body, shown
+from enginewright_runtime.sources.web import Body, Web, WebResponse, read_body, show_url
 
 _REMEDY: Final = (
     "check the account in store.images.secretRef, and that it may push to this repository"
@@ -111,13 +111,13 @@ class RegistryWriter(Web):
                 return await attempt(session)
 
         async def run_in_time() -> _T:
-            async with asyncio.timeout(self._deadline.left()):
-                return await with_retries(f"reach {shown(url)}", one, sent)
+            async with asyncio.timeout(self._deadline.count_seconds()):
+                return await with_retries(f"reach {show_url(url)}", one, sent)
 
         try:
             return asyncio.run(run_in_time())
         except TimeoutError:
-            raise self._deadline.passed() from None
+            raise self._deadline.describe_end() from None
 
     async def _send(
         self,
@@ -143,7 +143,7 @@ class RegistryWriter(Web):
             place, location, ours, theirs = begun, "", urlsplit(begun), urlsplit(begun)
         if not location or (ours.scheme, ours.netloc) != (theirs.scheme, theirs.netloc):
             raise unreachable(
-                f"{self._repository}: the registry names {shown(location) or 'no address'} to upload"
+                f"{self._repository}: the registry names {show_url(location) or 'no address'} to upload"
                 " to, which is not its own address",
                 "configure the registry, or the proxy before it, with the address that clients use",
             )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from enginewright_contract.base import TEXT_LENGTH
-from enginewright_contract.keys import prepared_keys
+from enginewright_contract.keys import compute_prepared_keys
 from enginewright_contract.manifest import Change, Manifest
 from enginewright_contract.reasons import Fault
 from enginewright_contract.report import Published
@@ -34,7 +34,7 @@ def keys_of(task: PrepareTask, digest: str, data: Mapping[str, str]) -> tuple[st
 
     `digest` is of the model, `data` of samples, calibration data and steps, by name.
     """
-    return prepared_keys(digest, task.recipe, content_of(task, data))
+    return compute_prepared_keys(digest, task.recipe, content_of(task, data))
 
 
 def content_of(task: PrepareTask, data: Mapping[str, str]) -> dict[str, str]:
@@ -65,8 +65,8 @@ def _find(
                     raise
                 _log.warning("%s", failure.message)
                 return None
-            report = published(manifest, folder / manifest.golden_outputs, data, cached=True)
-            return oci.push(paths, store, manifest).reported(report)
+            report = report_prepared(manifest, folder / manifest.golden_outputs, data, cached=True)
+            return oci.push(paths, store, manifest).annotate(report)
     return None
 
 
@@ -97,7 +97,7 @@ def record_passed(store: Store, task: PrepareTask, key: str) -> None:
         )
 
 
-def published(
+def report_prepared(
     manifest: Manifest, outputs: Path, data: Mapping[str, str], *, cached: bool
 ) -> Published:
     """Return the report of a prepared model in the store; `outputs` is the file of its golden outputs."""

@@ -112,14 +112,14 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     in_store.record_passed(store, task, key)
     pushed = oci.push(paths, store, manifest)
     state = "the store already had" if cached else "published"
-    made = in_store.published(manifest, paths.work / _GOLDEN[1], data, cached=cached)
+    made = in_store.report_prepared(manifest, paths.work / _GOLDEN[1], data, cached=cached)
     return StageReport(
         stage="publish",
         ok=True,
-        message=pushed.described(
+        message=pushed.describe(
             f"{state} prepared model {key[:12]}, {format_bytes(made.size_bytes)}"
         ),
-        published=pushed.reported(made),
+        published=pushed.annotate(made),
         facts={"manifest": manifest.model_dump(mode="json")},
     )
 

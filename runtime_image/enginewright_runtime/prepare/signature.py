@@ -67,7 +67,7 @@ def load(model: Path) -> Interface:
     options.enable_cpu_mem_arena = False
     options.add_session_config_entry("session.disable_prepacking", "1")
     session = load_reference(model, "DISABLE", options)
-    return _taken(session.get_inputs()), _taken(session.get_outputs())
+    return _read_arguments(session.get_inputs()), _read_arguments(session.get_outputs())
 
 
 def _interface(model: Path, validated: Validated) -> Interface:
@@ -76,16 +76,16 @@ def _interface(model: Path, validated: Validated) -> Interface:
         return Call(load, "reading the model's inputs and outputs").run(model)
     except (SessionError, StageFailure) as error:
         _log.info("the sizes of outputs are those that the model declares: %s", error)
-        return _stated(validated.inputs), _stated(validated.outputs)
+        return _declare_arguments(validated.inputs), _declare_arguments(validated.outputs)
 
 
-def _taken(arguments: Sequence[NodeArg]) -> tuple[Argument, ...]:
+def _read_arguments(arguments: Sequence[NodeArg]) -> tuple[Argument, ...]:
     return tuple(
         Argument(argument.name, argument.type, list(argument.shape)) for argument in arguments
     )
 
 
-def _stated(specs: Sequence[TensorSpec]) -> tuple[Argument, ...]:
+def _declare_arguments(specs: Sequence[TensorSpec]) -> tuple[Argument, ...]:
     return tuple(
         Argument(spec.name, _ONNX_NAMES.get(spec.dtype, spec.dtype), list(spec.shape))
         for spec in specs

@@ -26,7 +26,7 @@ from enginewright_runtime.core import shared_results
 from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import Call
-from enginewright_runtime.core.labels import fused_name, reported_label
+from enginewright_runtime.core.labels import format_label, strip_fusion
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.scoped.shape_nodes import function_calls
 from enginewright_runtime.graph.shapes import opt_sample
@@ -76,7 +76,7 @@ def profile(model: Path, inputs: Path, folder: str) -> tuple[NodeCost, ...]:
     options.profile_file_prefix = f"{folder}/run"
     session = load_reference(model, "BASIC", options)
     counts = Counter(
-        reported_label(node.name, node.op_type)
+        format_label(node.name, node.op_type)
         for subgraph in session.get_provider_graph_assignment_info()
         for node in subgraph.get_nodes()
     )
@@ -91,7 +91,7 @@ def profile(model: Path, inputs: Path, folder: str) -> tuple[NodeCost, ...]:
         NodeCost(label=name, count=count, share=round(spent[name] / total, _DIGITS))
         for name, count in counts.items()
     ]
-    removed = [NodeCost(label=name, count=0, share=0.0) for name in _removed(model, counts)]
+    removed = [NodeCost(label=name, count=0, share=0.0) for name in _find_removed(model, counts)]
     return (*costs, *removed)
 
 
@@ -204,23 +204,23 @@ def _time_by_label(events: Iterable[_Event], counts: Counter[str]) -> dict[str, 
 
 
 def _label(event: _Event, counts: Counter[str]) -> str:
-    name = reported_label(event.name, event.operator)
+    name = format_label(event.name, event.operator)
     if name not in counts and event.name == f"{event.operator}_{event.index}":
-        return reported_label("", event.operator)  # the profiler's name of a node without a name
+        return format_label("", event.operator)  # the profiler's name of a node without a name
     return name
 
 
-def _removed(path: Path, counts: Counter[str]) -> list[str]:
+def _find_removed(path: Path, counts: Counter[str]) -> list[str]:
     """Return labels of the file that placements do not show, because the node was removed.
 
     The cost of a node that ONNX Runtime replaced by others, as it does for functions, is that of
     the others.
     """
     model = graphs.parse(path)
-    there = Counter(reported_label(node.name, node.op_type) for node in graphs.walk_nodes(model))
-    kept = {name for count in counts if (name := fused_name(count))}
-    added = [count for count in counts if count not in there and not fused_name(count)]
-    functions = {reported_label(node.name, node.op_type) for node in function_calls(model)}
+    there = Counter(format_label(node.name, node.op_type) for node in graphs.walk_nodes(model))
+    kept = {name for count in counts if (name := strip_fusion(count))}
+    added = [count for count in counts if count not in there and not strip_fusion(count)]
+    functions = {format_label(node.name, node.op_type) for node in function_calls(model)}
     return [
         name
         for name in there

@@ -64,10 +64,10 @@ def run_definition(model: Path, folder: Path) -> GoldenRun:
     inputs = read_arrays(folder / INPUTS)
 
     def run(feeds: Arrays) -> Arrays:
-        ready = {key: _defined(array, kinds[key]) for key, array in feeds.items()}
+        ready = {key: _convert_input(array, kinds[key]) for key, array in feeds.items()}
         results = ReferenceEvaluator(proto).run(names, ready)
         return {
-            output: _stored(np.asarray(array), kinds.get(output))
+            output: _convert_output(np.asarray(array), kinds.get(output))
             for output, array in zip(names, results, strict=True)
             if not isinstance(array, list)  # sequences are not served
         }
@@ -85,14 +85,14 @@ def run_definition(model: Path, folder: Path) -> GoldenRun:
     return GoldenRun(samples=len(outputs), varying=varying)
 
 
-def _defined(array: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
+def _convert_input(array: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
     """Return an input as the reference implementation expects it: bfloat16 as of ml_dtypes."""
     if kind.kind == "V" and array.dtype.itemsize == kind.itemsize:
         return array.view(kind)
     return array.astype(object) if array.dtype.kind == "U" else array
 
 
-def _stored(array: NDArray[Any], kind: np.dtype[Any] | None) -> NDArray[Any]:
+def _convert_output(array: NDArray[Any], kind: np.dtype[Any] | None) -> NDArray[Any]:
     """Return an output in its declared type, which Python arithmetic may have changed, as bits."""
     if kind is not None and array.dtype.kind not in "OSU" and kind.kind != "O":
         array = array.astype(kind)

@@ -234,12 +234,14 @@ def _outcome(comparisons: Sequence[Comparison]) -> GoldenRun:
     verdicts = [comparison.verdict() for comparison in comparisons]
     return GoldenRun(
         parity=tuple(output for verdict in verdicts for output in verdict.outputs),
-        failed=next((_failed(verdict) for verdict in verdicts if not verdict.agrees), None),
+        failed=next(
+            (_find_disagreement(verdict) for verdict in verdicts if not verdict.agrees), None
+        ),
         max_abs_error=verdicts[0].max_abs_error if verdicts else None,
     )
 
 
-def _failed(verdict: ParityVerdict) -> Disagreement | None:
+def _find_disagreement(verdict: ParityVerdict) -> Disagreement | None:
     worst = verdict.worst
     if worst is None:
         return None

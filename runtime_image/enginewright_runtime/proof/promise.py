@@ -18,7 +18,7 @@ from enginewright_contract.report import name_nodes
 from enginewright_contract.task import Promise
 from enginewright_contract.verdict import FallbackVerdict
 
-from enginewright_runtime.core.labels import CONTEXT_OP, fused_name, reported_label
+from enginewright_runtime.core.labels import CONTEXT_OP, format_label, strip_fusion
 
 _CONSTANT: Final = "(Constant)"  # suffix of the label of a constant, which is never run
 
@@ -97,11 +97,11 @@ class _KnownNodes:
         return cls(
             shape=shape,
             costs=costs,
-            fused={name: cost for cost in costs if (name := fused_name(cost))},
+            fused={name: cost for cost in costs if (name := strip_fusion(cost))},
             # shares are relative to this, since the recorded ones are rounded: all nodes are 100%
             compute_share=sum(cost.share for cost in costs.values() if cost.label not in shape),
             partitions={
-                reported_label(partition.context_node, CONTEXT_OP): partition.nodes
+                format_label(partition.context_node, CONTEXT_OP): partition.nodes
                 for partition in (engine.partitions if engine else ())
             },
             nodes=manifest.nodes,
@@ -173,7 +173,7 @@ def _count(
         nameless = max(0, others - len(facts.elsewhere))
     else:
         nameless = model.total if model.costs else 0
-    contexts = [reported_label(name, CONTEXT_OP) for name in facts.context_nodes]
+    contexts = [format_label(name, CONTEXT_OP) for name in facts.context_nodes]
     inside = model.of_file(contexts) - outside if contexts else Counter[str]()
     direct = max(0, facts.nodes.get(provider, 0) - len(contexts))
     # the labels of these are not reported, but they include the remaining shape arithmetic

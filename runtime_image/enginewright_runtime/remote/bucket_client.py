@@ -59,7 +59,7 @@ class BucketClient:
                 return await action(self._store)
             except (BaseError, OSError, ValueError) as error:
                 meaning = store_error(error, self._bucket.name, format_bytes(received()))
-                if not await self._reopened(meaning):
+                if not await self._reopen(meaning):
                     raise RequestFailed(meaning) from None
             except BaseException as error:
                 if type(error).__name__ not in _PANICS:
@@ -101,7 +101,7 @@ class BucketClient:
                     f" (keys {keys})"
                 )
 
-    async def _reopened(self, error: StoreError) -> bool:
+    async def _reopen(self, error: StoreError) -> bool:
         """Reconfigure the bucket for another attempt; return whether that is possible."""
         if error.kind == "region":
             region = error.region or await _region_of(self._bucket)

@@ -79,10 +79,10 @@ def store_error(error: Exception, bucket: str, received: str) -> StoreError:
         return StoreError("there is no such file", "missing")
     if status is None:
         return _without_answer(text, received, of_identity=of_identity)
-    return _answered(int(status.group(1)), code, of_identity=of_identity)
+    return _classify_answer(int(status.group(1)), code, of_identity=of_identity)
 
 
-def _answered(status: int, code: str, *, of_identity: bool) -> StoreError:
+def _classify_answer(status: int, code: str, *, of_identity: bool) -> StoreError:
     message = _CODES.get(code) or f"it answered {status} {code.removeprefix(str(status))}".rstrip()
     if of_identity:
         return StoreError(f"the pod's identity is not accepted: {message}", "identity")

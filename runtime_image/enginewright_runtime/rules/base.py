@@ -111,7 +111,7 @@ class Subject:
 
 def hit_on(nodes: Sequence[RawNode], message: str) -> Hit | None:
     """Return the hit on these nodes, which follow the message, or None without nodes."""
-    return Hit(f"{message}: {named(nodes)}", labels(nodes)) if nodes else None
+    return Hit(f"{message}: {list_nodes(nodes)}", labels(nodes)) if nodes else None
 
 
 def hit_of(items: list[str], message: str, nodes: Iterable[str] = ()) -> Hit | None:
@@ -119,7 +119,7 @@ def hit_of(items: list[str], message: str, nodes: Iterable[str] = ()) -> Hit | N
     return Hit(f"{message}: {name_nodes(items)}", tuple(nodes)) if items else None
 
 
-def named(nodes: Iterable[RawNode]) -> str:
+def list_nodes(nodes: Iterable[RawNode]) -> str:
     """Return the labels of the first nodes and a count of the rest, for a message."""
     return name_nodes([node.label for node in nodes])
 

@@ -8,7 +8,7 @@ from enginewright_contract.report import name_nodes
 
 from enginewright_runtime.graph.raw.graphs import PLACEHOLDER_DIMENSIONS
 from enginewright_runtime.rules.base import Hit
-from enginewright_runtime.rules.text import shown
+from enginewright_runtime.rules.text import show
 
 Shape = tuple[int, ...]
 
@@ -23,7 +23,7 @@ class ObservedRun:
     nan: tuple[str, ...]  # those of them that have NaN
 
 
-def declared_shapes(
+def check_declared_shapes(
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     ranked: frozenset[str],
@@ -32,7 +32,7 @@ def declared_shapes(
     """Compare the outputs' shapes with the declared ones; `ranked` are the outputs that declare one."""
     sizes = _sizes(inputs, observed.inputs)
     wrong = [
-        f"'{shown(spec.name)}' is declared as {_declared(spec.shape)} and has shape {list(shape)}"
+        f"'{show(spec.name)}' is declared as {_format_shape(spec.shape)} and has shape {list(shape)}"
         for spec in outputs
         if spec.name in ranked
         and (shape := observed.outputs.get(spec.name)) is not None
@@ -40,7 +40,7 @@ def declared_shapes(
     ]
     if not wrong:
         return None
-    shapes = ", ".join(f"{shown(name)} {list(shape)}" for name, shape in observed.inputs.items())
+    shapes = ", ".join(f"{show(name)} {list(shape)}" for name, shape in observed.inputs.items())
     return Hit(f"output {name_nodes(wrong)}, for inputs {shapes}")
 
 
@@ -71,6 +71,6 @@ def _fits(declared: Sequence[int | str | None], shape: Shape, sizes: Mapping[str
     return True
 
 
-def _declared(declared: Sequence[int | str | None]) -> str:
-    dimensions = ("?" if size is None else shown(str(size)) for size in declared)
+def _format_shape(declared: Sequence[int | str | None]) -> str:
+    dimensions = ("?" if size is None else show(str(size)) for size in declared)
     return f"[{', '.join(dimensions)}]"

@@ -14,13 +14,13 @@ Quantized models: only symmetric types, and zero points of 0.
 from typing import Final
 
 import numpy as np
-from enginewright_contract.engines import PROVIDERS, unserved_tensors, whole_only
+from enginewright_contract.engines import PROVIDERS, find_unserved_tensors, whole_only
 from enginewright_contract.report import name_nodes
 from onnx import TensorProto, ValueInfoProto, numpy_helper
 
-from enginewright_runtime.core.logs import counted
+from enginewright_runtime.core.logs import format_count
 from enginewright_runtime.graph.raw.graphs import bodies
-from enginewright_runtime.rules.base import Hit, Subject, hit_of, hit_on, labels, named
+from enginewright_runtime.rules.base import Hit, Subject, hit_of, hit_on, labels, list_nodes
 from enginewright_runtime.rules.types import SERVED
 from enginewright_runtime.rules.view import RawNode
 
@@ -61,16 +61,16 @@ def control_flow(subject: Subject) -> Hit | None:
         return None
     message = (
         f"backend {subject.recipe.backend} supports control flow only under conditions:"
-        f" {named(nodes)}"
+        f" {list_nodes(nodes)}"
     )
-    if refused := [why for node in nodes if (why := _refused(node)) is not None]:
+    if refused := [why for node in nodes if (why := _explain_refusal(node)) is not None]:
         message += f"; it refuses {name_nodes(refused)}"
     if constant := sum(_has_constant_condition(subject, node) for node in nodes):
-        message += f"; {counted(constant, 'condition')} of {len(nodes)} can be folded away"
+        message += f"; {format_count(constant, 'condition')} of {len(nodes)} can be folded away"
     return Hit(message, labels(nodes))
 
 
-def _refused(node: RawNode) -> str | None:
+def _explain_refusal(node: RawNode) -> str | None:
     """Return a sentence if TensorRT refuses the node, as far as the model's declarations show."""
     graphs = list(bodies(node.proto))
     if node.op == "If" and len(graphs) > 1:
@@ -112,7 +112,7 @@ def asymmetric(subject: Subject) -> Hit | None:
     ]
     return hit_on(
         nodes,
-        f"{counted(len(nodes), 'quantization node')} with unsigned types, or zero points other than"
+        f"{format_count(len(nodes), 'quantization node')} with unsigned types, or zero points other than"
         " 0, and the nodes between them stay outside the engine",
     )
 
@@ -123,7 +123,7 @@ def integer_operators(subject: Subject) -> Hit | None:
         return None
     nodes = [node for node in subject.view.nodes if node.is_standard(*_INTEGER)]
     return hit_on(
-        nodes, f"{counted(len(nodes), 'node')} of dynamic or operator-by-operator quantization"
+        nodes, f"{format_count(len(nodes), 'node')} of dynamic or operator-by-operator quantization"
     )
 
 
@@ -161,15 +161,17 @@ def outside_the_engine(subject: Subject) -> Hit | None:
     nodes = [node for node in subject.view.graph.nodes if _stays_outside(subject, node)]
     if not nodes:
         return None
-    return Hit(f"backend {backend} has no operator for {named(nodes)}, and {limit}", labels(nodes))
+    return Hit(
+        f"backend {backend} has no operator for {list_nodes(nodes)}, and {limit}", labels(nodes)
+    )
 
 
-def unserved_types(subject: Subject) -> Hit | None:
+def find_unserved_types(subject: Subject) -> Hit | None:
     """Find inputs and outputs of types that the engine's provider refuses."""
     backend = subject.recipe.backend
     # other rules find types that no request or response can carry
     tensors = [spec for spec in (*subject.inputs, *subject.outputs) if spec.dtype in SERVED]
-    unserved = list(unserved_tensors(backend, tensors))
+    unserved = list(find_unserved_tensors(backend, tensors))
     if not unserved:
         return None
     provider = PROVIDERS[backend].title

@@ -65,7 +65,7 @@ def summarize(tensor: TensorProto, folder: Path) -> TensorSummary:
     nan = above = below = 0
     least, most = np.inf, -np.inf
     for piece in pieces(tensor, folder):
-        values = _widened(piece, tensor.data_type)
+        values = _widen(piece, tensor.data_type)
         if np.isfinite(values).all():
             finite = values
         else:
@@ -111,10 +111,10 @@ def pieces(tensor: TensorProto, folder: Path) -> Iterator[Array]:
         for start in range(0, size, _PIECE):
             yield np.frombuffer(raw[start : start + _PIECE], dtype)
     else:
-        yield _typed(tensor, dtype)
+        yield _read_typed(tensor, dtype)
 
 
-def _typed(tensor: TensorProto, dtype: np.dtype[Any]) -> Array:
+def _read_typed(tensor: TensorProto, dtype: np.dtype[Any]) -> Array:
     try:
         values = numpy_helper.to_array(tensor)
     except (ValueError, TypeError, KeyError) as error:
@@ -128,7 +128,7 @@ def _dtype(data_type: int) -> np.dtype[Any]:
     return onnx.helper.tensor_dtype_to_np_dtype(data_type)
 
 
-def _widened(piece: Array, data_type: int) -> Array:
+def _widen(piece: Array, data_type: int) -> Array:
     if data_type != TensorProto.BFLOAT16:
         return piece
     # bfloat16 is the upper half of float32

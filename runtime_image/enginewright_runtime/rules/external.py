@@ -11,11 +11,11 @@ from typing import Final
 
 from onnx import TensorProto
 
-from enginewright_runtime.core.logs import counted
+from enginewright_runtime.core.logs import format_count
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.rules import contents
 from enginewright_runtime.rules.base import Hit, Subject, hit_of
-from enginewright_runtime.rules.text import quote, quoted, shown
+from enginewright_runtime.rules.text import join_quoted, quote, show
 
 _NUMBER: Final = re.compile(r"[0-9]{1,19}")
 
@@ -43,7 +43,7 @@ def outside_folder(subject: Subject) -> Hit | None:
     """Find locations outside the model's folder, by path or through a link."""
     kinds = _kinds(subject)
     names = [
-        f"{external_tensor.name} ('{shown(external_tensor.location)}')"
+        f"{external_tensor.name} ('{show(external_tensor.location)}')"
         for external_tensor in _external_tensors(subject)
         if kinds[external_tensor.location] is _LocationKind.OUTSIDE
     ]
@@ -58,7 +58,7 @@ def missing_files(subject: Subject) -> Hit | None:
     count = sum(external_tensor.location in files for external_tensor in _external_tensors(subject))
     are = "is" if len(files) == 1 else "are"
     return Hit(
-        f"external data file {quoted(files)}, with {counted(count, 'tensor')}, {are} not in the"
+        f"external data file {join_quoted(files)}, with {format_count(count, 'tensor')}, {are} not in the"
         " model's folder"
     )
 
@@ -69,7 +69,7 @@ def irregular_files(subject: Subject) -> Hit | None:
     return hit_of(files, "external data is not a regular file")
 
 
-def linked_files(subject: Subject) -> Hit | None:
+def find_linked_files(subject: Subject) -> Hit | None:
     """Find links to files inside the folder."""
     files = quote(_locations(subject, _LocationKind.LINK))
     return hit_of(files, "external data is a symbolic link, which onnx's own tools refuse")
@@ -89,7 +89,7 @@ def short_files(subject: Subject) -> Hit | None:
         size = (subject.folder / external_tensor.location).stat().st_size
         if end > size:
             names.append(
-                f"{external_tensor.name} ({shown(external_tensor.location)} has {size} bytes of {end})"
+                f"{external_tensor.name} ({show(external_tensor.location)} has {size} bytes of {end})"
             )
     return hit_of(names, "external data is truncated")
 
@@ -152,7 +152,7 @@ def _contradiction(tensor: _ExternalTensor) -> str | None:
     for key, entry in (("offset", offset), ("length", length)):
         # ONNX Runtime reads both as signed 64-bit integers
         if not _NUMBER.fullmatch(entry) or int(entry) >= 1 << 63:
-            return f"{key} '{shown(entry)}' is not a number of bytes"
+            return f"{key} '{show(entry)}' is not a number of bytes"
     size = contents.byte_size(tensor.tensor)
     if size is not None and int(length) not in {0, size}:
         return f"length {length}, but its shape needs {size} bytes"

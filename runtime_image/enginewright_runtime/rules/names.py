@@ -12,9 +12,9 @@ from enginewright_runtime.rules.base import Hit, Subject, hit_of, hit_on
 from enginewright_runtime.rules.text import (
     LONGEST_NAME,
     has_control_characters,
+    join_quoted,
     quote,
-    quoted,
-    shown,
+    show,
 )
 from enginewright_runtime.rules.view import RawNode, RawScope
 
@@ -95,7 +95,7 @@ def duplicate_values(subject: Subject) -> Hit | None:
     twice = [
         name
         for scope in subject.view.scopes
-        for name in [*_defined_twice(scope), *_shadowed_in_bodies(scope)]
+        for name in [*_find_duplicates(scope), *_find_shadowing(scope)]
     ]
     return hit_of(quote(dict.fromkeys(twice)), "these values are defined more than once")
 
@@ -106,7 +106,7 @@ def duplicate_initializers(subject: Subject) -> Hit | None:
         name
         for scope in subject.view.scopes
         if len(scope.initializers) < len(scope.tensors)
-        for name in _repeated(tensor.name for tensor in scope.tensors)
+        for name in _find_repeated(tensor.name for tensor in scope.tensors)
     ]
     return hit_of(
         quote(twice), "several initializers have the same name, and ONNX Runtime uses the last"
@@ -115,7 +115,7 @@ def duplicate_initializers(subject: Subject) -> Hit | None:
 
 def duplicate_outputs(subject: Subject) -> Hit | None:
     """Find outputs that are listed twice."""
-    twice = quote(_repeated(subject.view.graph.outputs))
+    twice = quote(_find_repeated(subject.view.graph.outputs))
     return hit_of(twice, "the model lists outputs more than once")
 
 
@@ -126,7 +126,7 @@ def overridable_initializers(subject: Subject) -> Hit | None:
         return None
     return Hit(
         f"{len(names)} of {len(subject.view.graph.initializers)} initializers are inputs too"
-        f" ({quoted(sorted(names))}), so no runtime may treat them as constants"
+        f" ({join_quoted(sorted(names))}), so no runtime may treat them as constants"
     )
 
 
@@ -157,7 +157,7 @@ def long_names(subject: Subject) -> Hit | None:
         return None
     return Hit(
         f"spec.shapes and spec.parity accept names of up to {TEXT_LENGTH} characters:"
-        f" {shown(name)} has {len(name)}"
+        f" {show(name)} has {len(name)}"
     )
 
 
@@ -169,21 +169,21 @@ def names_differ_in_case(subject: Subject) -> Hit | None:
             groups[name.casefold()].add(name)
         for group in groups.values():
             if len(group) > 1:
-                return Hit(f"names differ only in case: {quoted(sorted(group))}")
+                return Hit(f"names differ only in case: {join_quoted(sorted(group))}")
     return None
 
 
-def _defined_twice(scope: RawScope) -> list[str]:
+def _find_duplicates(scope: RawScope) -> list[str]:
     produced = [name for node in scope.nodes for name in node.outputs if name]
     fed = {*scope.inputs, *scope.initializers}
     return [
-        *_repeated(name for name in scope.inputs if name),
-        *_repeated(produced),
+        *_find_repeated(name for name in scope.inputs if name),
+        *_find_repeated(produced),
         *(name for name in produced if name in fed),
     ]
 
 
-def _shadowed_in_bodies(scope: RawScope) -> Iterator[str]:
+def _find_shadowing(scope: RawScope) -> Iterator[str]:
     """Yield names that a node in a body defines although an outer graph defines them before it."""
     before = {name for name in (*scope.inputs, *scope.initializers) if name}
     for node in scope.nodes:
@@ -222,5 +222,5 @@ def _all_names(subject: Subject) -> Iterator[str]:
         yield from scope.initializers
 
 
-def _repeated(names: Iterable[str]) -> list[str]:
+def _find_repeated(names: Iterable[str]) -> list[str]:
     return [name for name, count in Counter(names).items() if count > 1]

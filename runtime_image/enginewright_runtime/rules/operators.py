@@ -7,10 +7,10 @@ from typing import Final
 import numpy as np
 
 from enginewright_runtime.proof.parity.observing import RANDOM_OPERATORS
-from enginewright_runtime.rules.base import Hit, Subject, hit_on, labels, named
+from enginewright_runtime.rules.base import Hit, Subject, hit_on, labels, list_nodes
 from enginewright_runtime.rules.contents import UnreadableError, pieces
 from enginewright_runtime.rules.registry import Registry
-from enginewright_runtime.rules.text import quoted, shown
+from enginewright_runtime.rules.text import join_quoted, show
 from enginewright_runtime.rules.view import RawNode, domain_of
 
 _TRAINING: Final = frozenset({"ai.onnx.training", "ai.onnx.preview.training"})
@@ -35,18 +35,18 @@ def custom_domain(subject: Subject) -> Hit | None:
         if node.domain not in subject.registry.domains and node.domain not in _TRAINING
     ]
     domains = sorted({node.domain for node in nodes})
-    return hit_on(nodes, f"operators of domain {quoted(domains)} are not in the runtime image")
+    return hit_on(nodes, f"operators of domain {join_quoted(domains)} are not in the runtime image")
 
 
-def unknown_operator(subject: Subject) -> Hit | None:
+def find_unknown_operators(subject: Subject) -> Hit | None:
     """Find operators that their domain does not have, at the version that the model imports."""
-    nodes = [node for node in _judged(subject) if _schema_missing(subject, node)]
+    nodes = [node for node in _find_unconverted(subject) if _schema_missing(subject, node)]
     return _unless_device(subject, missing(nodes, subject.registry)) if nodes else None
 
 
 def missing(nodes: Sequence[RawNode], registry: Registry) -> Hit:
     """Return the hit that ONNX Runtime lacks these operators, with the newer opset that has them."""
-    message = f"ONNX Runtime has no operator for {named(nodes)}"
+    message = f"ONNX Runtime has no operator for {list_nodes(nodes)}"
     newer = _newer_opset(nodes, registry)
     if newer is None:
         return Hit(message, labels(nodes))
@@ -72,18 +72,18 @@ def _newer_opset(nodes: Sequence[RawNode], registry: Registry) -> str | None:
     return f"opset {newest} of {domain}" if domain else f"opset {newest}"
 
 
-def deprecated_operator(subject: Subject) -> Hit | None:
+def find_deprecated_operators(subject: Subject) -> Hit | None:
     """Find operators that the model's opset has deprecated."""
     nodes = [
         node
-        for node in _judged(subject)
+        for node in _find_unconverted(subject)
         if node.opset is not None
         and (schema := subject.registry.find(node.domain, node.op, node.opset)) is not None
         and schema.deprecated
     ]
     if not nodes:
         return None
-    message = f"opset {nodes[0].opset} no longer has these operators: {named(nodes)}"
+    message = f"opset {nodes[0].opset} no longer has these operators: {list_nodes(nodes)}"
     return _unless_device(subject, Hit(message, labels(nodes)))
 
 
@@ -128,12 +128,12 @@ def domain_not_imported(subject: Subject) -> Hit | None:
         return None
     domains = sorted({node.domain or "ai.onnx" for node in undeclared})
     return Hit(
-        f"the model imports no version of {quoted(domains)}, so each runtime chooses its own",
+        f"the model imports no version of {join_quoted(domains)}, so each runtime chooses its own",
         labels(undeclared),
     )
 
 
-def imported_twice(subject: Subject) -> Hit | None:
+def find_double_import(subject: Subject) -> Hit | None:
     """Find a domain that is imported in two versions."""
     versions: dict[str, set[int]] = {}
     for entry in subject.view.model.opset_import:
@@ -141,7 +141,7 @@ def imported_twice(subject: Subject) -> Hit | None:
     for domain, imported in versions.items():
         if len(imported) > 1:
             numbers = " and ".join(str(version) for version in sorted(imported))
-            return Hit(f"the model imports versions {numbers} of {shown(domain or 'ai.onnx')}")
+            return Hit(f"the model imports versions {numbers} of {show(domain or 'ai.onnx')}")
     return None
 
 
@@ -184,7 +184,7 @@ def _foreign(subject: Subject) -> list[RawNode]:
     ]
 
 
-def _judged(subject: Subject) -> list[RawNode]:
+def _find_unconverted(subject: Subject) -> list[RawNode]:
     """Return the nodes of known domains that load as they are in the source; those of a converted model differ."""
     if subject.converted or subject.recipe.extensions:
         return []

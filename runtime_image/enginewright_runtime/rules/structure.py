@@ -8,8 +8,8 @@ from onnx import GraphProto, ModelProto
 
 from enginewright_runtime.graph.raw.graphs import bodies
 from enginewright_runtime.graph.raw.order import order
-from enginewright_runtime.rules.base import Hit, Subject, hit_on, labels, named
-from enginewright_runtime.rules.text import quoted, shown
+from enginewright_runtime.rules.base import Hit, Subject, hit_on, labels, list_nodes
+from enginewright_runtime.rules.text import join_quoted, show
 from enginewright_runtime.rules.view import Key, ModelView, RawNode, RawScope, holder
 
 # ONNX Runtime loads 100,000 nodes in 7 s and 380 MB, and some graphs in quadratic time
@@ -43,9 +43,9 @@ def _parts(graph: GraphProto) -> int:
     return sum(len(field) for field in fields) + len(graph.output)
 
 
-def inlined_functions(subject: Subject) -> Hit | None:
+def check_inlined_size(subject: Subject) -> Hit | None:
     """Find a model whose functions, once inlined, have more nodes than any runtime loads."""
-    if _inlined_nodes(subject.view) <= MAX_NODES:
+    if _count_inlined_nodes(subject.view) <= MAX_NODES:
         return None
     return Hit(f"with all functions inlined, the model has more than {MAX_NODES} nodes")
 
@@ -54,7 +54,7 @@ def recursive_functions(subject: Subject) -> Hit | None:
     """Find functions that call themselves."""
     if (functions := _recursion(subject.view)) is None:
         return None
-    calls = " > ".join(shown(name) for _, name, _ in functions)
+    calls = " > ".join(show(name) for _, name, _ in functions)
     return Hit(f"a function of the model calls itself: {calls}")
 
 
@@ -66,7 +66,7 @@ def cycles(subject: Subject) -> Hit | None:
     return None
 
 
-def undefined_values(subject: Subject) -> Hit | None:
+def find_undefined_values(subject: Subject) -> Hit | None:
     """Find names that are read and defined nowhere."""
     missing: list[str] = []
     readers: list[RawNode] = []
@@ -78,8 +78,10 @@ def undefined_values(subject: Subject) -> Hit | None:
         missing += [name for name in scope.outputs if name and not scope.defines(name)]
     if not missing:
         return None
-    by = f" by {named(readers)}" if readers else ""
-    return Hit(f"these values are read{by} and defined nowhere: {quoted(missing)}", labels(readers))
+    by = f" by {list_nodes(readers)}" if readers else ""
+    return Hit(
+        f"these values are read{by} and defined nowhere: {join_quoted(missing)}", labels(readers)
+    )
 
 
 def no_inputs(subject: Subject) -> Hit | None:
@@ -120,7 +122,7 @@ def _recursion(view: ModelView) -> list[Key] | None:
     return None
 
 
-def _inlined_nodes(view: ModelView) -> int:
+def _count_inlined_nodes(view: ModelView) -> int:
     """Return the number of nodes after inlining all functions, or `MAX_NODES` + 1 if more."""
     if not view.functions or _recursion(view) is not None:
         return sum(len(scope.nodes) for scope in view.scopes)

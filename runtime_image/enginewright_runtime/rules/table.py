@@ -60,7 +60,7 @@ TOO_MANY_NODES: Final = Rule(
     f"more than {structure.MAX_NODES} nodes, once the model's functions are inlined",
     "export loops as Loop or Scan instead of unrolling them",
     "measured: ONNX Runtime 1.31 loads 100,000 nodes in 7 s, and may take quadratic time",
-    structure.inlined_functions,
+    structure.check_inlined_size,
     reason=Reason.MODEL_TOO_LARGE,
 )
 NOT_TEXT: Final = Rule(
@@ -185,7 +185,7 @@ UNKNOWN_OPERATOR: Final = Rule(
     "operators that an imported domain does not have (a warning for backends that need a device)",
     Reason.UNSUPPORTED_OPERATOR.remedy,
     f"ONNX Runtime's own list of operators; {_REFUSED}",
-    operators.unknown_operator,
+    operators.find_unknown_operators,
     reason=Reason.UNSUPPORTED_OPERATOR,
 )
 OUTSIDE_THE_ENGINE: Final = Rule(
@@ -203,7 +203,7 @@ UNSERVED_TYPE: Final = Rule(
     "export these inputs and outputs as float32, int32 or int64, or choose another backend in"
     " spec.backends",
     "IsSupportedInputOutputDataType of NVIDIA/TensorRT-RTX-EP-ABI; the shipped plug-in 0.5.0",
-    compiled.unserved_types,
+    compiled.find_unserved_types,
     reason=Reason.PROVIDER_REFUSED,
 )
 NO_OUTPUT: Final = Rule(
@@ -247,7 +247,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "values that are read, or are outputs, and defined nowhere",
         _EXPORT_AGAIN,
         f"{_IR}, Names Within a Graph; {_REFUSED}",
-        structure.undefined_values,
+        structure.find_undefined_values,
     ),
     Rule(
         "no-inputs",
@@ -379,7 +379,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "export again with an exporter that supports the opset: Upsample became Resize, Scatter"
         " became ScatterElements",
         f"docs/Changelog.md of onnx; {_REFUSED}",
-        operators.deprecated_operator,
+        operators.find_deprecated_operators,
         reason=Reason.UNSUPPORTED_OPERATOR,
     ),
     REFUSED_OPERATOR,
@@ -428,7 +428,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "64-bit integer constants that do not fit 32 bits, on backend openvino",
         "choose another backend in spec.backends, or export with smaller numbers",
         "OpenVINO, CPU Device, Supported Model Precision: INT32; measured with 2025.4",
-        weights.narrowed_integers,
+        weights.find_narrowed_integers,
     ),
     _unsupported(
         "float64",
@@ -510,14 +510,14 @@ RULES: Final[tuple[Rule, ...]] = (
         "domains of which the model imports two versions",
         "keep the one that the model was exported for",
         f"{_PROTO}, OperatorSetIdProto; runtimes use either",
-        operators.imported_twice,
+        operators.find_double_import,
     ),
     Rule(
         "external-data-linked",
         "external data that is a symbolic link inside the model's folder",
         "save the data in plain files beside the model",
         "onnx.checker and onnx.load refuse links (onnx pull requests 7686 and 7717); ONNX Runtime follows them",
-        external.linked_files,
+        external.find_linked_files,
         severity="warning",
         reason=Reason.EXTERNAL_DATA_MISSING,
     ),

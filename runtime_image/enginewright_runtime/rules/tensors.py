@@ -9,7 +9,7 @@ from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.rules import contents
 from enginewright_runtime.rules.base import Hit, Subject, hit_of
-from enginewright_runtime.rules.text import quote, quoted
+from enginewright_runtime.rules.text import join_quoted, quote
 from enginewright_runtime.rules.view import ModelView
 
 _MAX_ELEMENTS: Final = 2**63 - 1
@@ -81,7 +81,7 @@ def enormous_inputs(subject: Subject) -> Hit | None:
         size = math.prod(profile.min) * _item_size(types[profile.input])
         if size > _LARGEST_INPUT:
             return Hit(
-                f"input {quoted([profile.input])} has {format_bytes(size)} at its smallest shape,"
+                f"input {join_quoted([profile.input])} has {format_bytes(size)} at its smallest shape,"
                 f" {list(profile.min)[:8]}"
             )
     return None

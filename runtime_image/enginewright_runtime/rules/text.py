@@ -25,7 +25,7 @@ def printable(text: str) -> str:
     )
 
 
-def shown(name: str) -> str:
+def show(name: str) -> str:
     """Return a name for a message: printable, and not longer than `LONGEST_NAME`."""
     if len(name) > LONGEST_NAME:
         name = name[:LONGEST_NAME] + "…"
@@ -34,9 +34,9 @@ def shown(name: str) -> str:
 
 def quote(names: Iterable[str]) -> list[str]:
     """Return the names in quotes."""
-    return [f"'{shown(name)}'" for name in names]
+    return [f"'{show(name)}'" for name in names]
 
 
-def quoted(names: Iterable[str]) -> str:
+def join_quoted(names: Iterable[str]) -> str:
     """Return the first names, in quotes, and a count of the rest."""
     return name_nodes(quote(names))

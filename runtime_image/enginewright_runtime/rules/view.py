@@ -21,7 +21,7 @@ from onnx import (
 
 from enginewright_runtime.graph.raw.constants import constant_tensor
 from enginewright_runtime.graph.raw.graphs import bodies, label
-from enginewright_runtime.rules.text import shown
+from enginewright_runtime.rules.text import show
 
 Key = tuple[str, str, str]  # of a function: domain, name, overload
 _MAX_DEPTH: Final = 16  # nodes through which a constant is traced
@@ -47,7 +47,7 @@ class RawNode:
     @property
     def label(self) -> str:
         """Return "name (OpType)" for a message."""
-        return label(self.proto, shown)
+        return label(self.proto, show)
 
     @property
     def key(self) -> Key:
@@ -202,10 +202,10 @@ def constant_tensors(view: ModelView) -> Iterator[tuple[str, TensorProto]]:
     """Yield every constant tensor, weights and attributes, with its name for messages."""
     for scope in view.scopes:
         for tensor in scope.tensors:
-            yield shown(tensor.name), tensor
+            yield show(tensor.name), tensor
         for sparse in scope.sparse:
-            yield shown(sparse.values.name), sparse.values
-            yield shown(sparse.values.name), sparse.indices
+            yield show(sparse.values.name), sparse.values
+            yield show(sparse.values.name), sparse.indices
         for node in scope.nodes:
             yield from _attributes(node)
 

@@ -134,7 +134,7 @@ def integer_overflow(subject: Subject) -> Hit | None:
     return hit_of(casts, "constants overflow in a Cast", nodes)
 
 
-def narrowed_integers(subject: Subject) -> Hit | None:
+def find_narrowed_integers(subject: Subject) -> Hit | None:
     """Find 64-bit constants where the backend computes in 32 bits."""
     if subject.recipe.backend != "openvino":
         return None

@@ -38,7 +38,7 @@ def map_arrays(path: Path) -> Arrays:
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as file:
             for member in archive.infolist():
-                array = _mapped(path, file, member)
+                array = _map_member(path, file, member)
                 if array is None:
                     with archive.open(member) as stream:
                         array = np.lib.format.read_array(stream, allow_pickle=False)
@@ -48,7 +48,7 @@ def map_arrays(path: Path) -> Arrays:
     return arrays
 
 
-def _mapped(path: Path, file: BinaryIO, member: zipfile.ZipInfo) -> NDArray[Any] | None:
+def _map_member(path: Path, file: BinaryIO, member: zipfile.ZipInfo) -> NDArray[Any] | None:
     """Return a memory-mapped member, or None if it cannot be mapped."""
     if member.compress_type != zipfile.ZIP_STORED:
         return None

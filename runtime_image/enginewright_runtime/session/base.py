@@ -50,7 +50,7 @@ class SessionBackend(ABC):
     caches_kernels: ClassVar[bool] = False  # compiles kernels as it runs, and keeps them
     optimized: ClassVar[bool] = False  # runs the graph as ONNX Runtime optimizes it
 
-    def offered(self) -> bool:
+    def is_offered(self) -> bool:
         """Return whether this image is built for the backend."""
         return self.provider in ort.get_available_providers()
 

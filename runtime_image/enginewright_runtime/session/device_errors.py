@@ -42,7 +42,7 @@ _NAME: Final = re.compile(
 )
 
 
-def lost_device(text: str) -> str | None:
+def find_lost_device(text: str) -> str | None:
     """Return the cause that `text` names, if any, without details that change between runs."""
     for match in _CODE.finditer(text):
         code = int(match.group(1))

@@ -24,7 +24,7 @@ _OTHER_VERSION: Final = re.compile(
 
 def cause(provider: str, text: str) -> Finding:
     """Return why `provider` could not be created, by all that was logged and raised."""
-    if finding := _known(provider, text):
+    if finding := _recognize(provider, text):
         return finding
     detail = "; ".join(errors(text)) or plain(text)
     because = f": {detail}" if detail else ", and no error was logged"
@@ -36,7 +36,7 @@ def cause(provider: str, text: str) -> Finding:
 
 def engine_cause(backend: str, text: str) -> Finding:
     """Return why an engine with an undamaged file could not be loaded; arguments as in `cause`."""
-    if finding := _known(backend, text):
+    if finding := _recognize(backend, text):
         return finding
     detail = "; ".join((*errors(text), plain(text)))
     return Finding(
@@ -44,7 +44,7 @@ def engine_cause(backend: str, text: str) -> Finding:
     )
 
 
-def _known(who: str, text: str) -> Finding | None:
+def _recognize(who: str, text: str) -> Finding | None:
     if match := _NO_LIBRARY.search(text):
         name = match["name"].rpartition("/")[2]
         reason = Reason.DRIVER_MISSING if name in driver.LIBRARIES else Reason.PROVIDER_MISSING

@@ -127,7 +127,7 @@ def create(
 
 def find(name: str) -> SessionBackend:
     """Return the backend called `name`; ProviderMissing lists the available ones."""
-    offered = {backend.name: backend for backend in _BACKENDS if backend.offered()}
+    offered = {backend.name: backend for backend in _BACKENDS if backend.is_offered()}
     if name not in offered:
         raise StageFailure(
             Reason.PROVIDER_MISSING,
@@ -140,7 +140,9 @@ def find(name: str) -> SessionBackend:
 def available() -> dict[str, SessionBackend]:
     """Return the backends whose libraries this image contains, except NVIDIA's CUDA and driver."""
     return {
-        backend.name: backend for backend in _BACKENDS if backend.offered() and backend.complete()
+        backend.name: backend
+        for backend in _BACKENDS
+        if backend.is_offered() and backend.complete()
     }
 
 
@@ -149,7 +151,7 @@ def unusable_backends() -> dict[str, str]:
     return {
         backend.name: why
         for backend in _BACKENDS
-        if backend.offered() and (why := backend.unusable())
+        if backend.is_offered() and (why := backend.unusable())
     }
 
 

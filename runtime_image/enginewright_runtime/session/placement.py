@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import onnxruntime as ort
 from enginewright_contract.execution import PlacementFacts
 
-from enginewright_runtime.core.labels import CONTEXT_OP, reported_label
+from enginewright_runtime.core.labels import CONTEXT_OP, format_label
 from enginewright_runtime.session.base import CPU_PROVIDER
 
 # ONNX Runtime 1.31 aborts the process if their batch (GRU: or sequence) has no elements
@@ -71,7 +71,7 @@ def read_placement(session: _Assigned, provider: str) -> SessionPlacement:
                 accepts_empty = False
             by_sizes = by_sizes and node.domain == "" and node.op_type not in _BY_VALUES
             if subgraph.ep_name != provider:
-                elsewhere.append(reported_label(node.name, node.op_type))
+                elsewhere.append(format_label(node.name, node.op_type))
             elif node.op_type == CONTEXT_OP:
                 context.append(node.name)
     return SessionPlacement(

@@ -91,9 +91,7 @@ class Tensor:
         for index, size in enumerate(shape):
             low, high = bounds[index]
             if type(size) is not int or size < 0:
-                return self._wrong(
-                    shape, f"must hold sizes, and dimension {index} is {shown(size)}"
-                )
+                return self._wrong(shape, f"must hold sizes, and dimension {index} is {show(size)}")
             if declared[index] >= 0 and size != declared[index]:
                 return self._wrong(shape, f"has {size} in dimension {index}")
             if declared[index] < 0 and self.profiled and not low <= size <= high:
@@ -164,7 +162,7 @@ def read_signature(
         by_input.setdefault(shape_profile.input, []).append(shape_profile)
     taken = {arg.name: _input(arg, by_input.pop(arg.name, []), least) for arg in inputs}
     if by_input:
-        raise ProfileError(f"a shape profile names {quoted_names(by_input)}, which is not an input")
+        raise ProfileError(f"a shape profile names {quote_names(by_input)}, which is not an input")
     given: dict[str, Tensor] = {}
     left_out: list[str] = []
     # ONNX Runtime takes strings only as NumPy arrays, and returns BF16 only where it is given none
@@ -248,7 +246,7 @@ def _shape(arg: NodeArg) -> tuple[int, ...]:
 
 
 def _show(shape: Sequence[object]) -> str:
-    sizes = ",".join(shown(size)[:20] for size in shape[:8])
+    sizes = ",".join(show(size)[:20] for size in shape[:8])
     return f"[{sizes},…]" if len(shape) > 8 else f"[{sizes}]"
 
 
@@ -257,12 +255,12 @@ def _ranges(bounds: Bounds) -> str:
     return f"[{','.join(ranges)}]"
 
 
-def quoted_names(names: Iterable[str]) -> str:
+def quote_names(names: Iterable[str]) -> str:
     """Return names for messages."""
     return ", ".join(repr(name) for name in names)
 
 
-def shown(value: object) -> str:
+def show(value: object) -> str:
     """Return a value of a request for messages: the start of a long one, the type of a container."""
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"

@@ -40,7 +40,7 @@ class TensorRtBackend(CudaBackend):
     @override
     def unusable(self) -> str | None:
         """Return which wheels of TensorRT have another major version than the provider needs."""
-        needed = next((name for name in _linked() if name.startswith(_INFER)), None)
+        needed = next((name for name in _resolve_libraries() if name.startswith(_INFER)), None)
         if needed is None:
             return None
         major = needed.removeprefix(_INFER)
@@ -84,8 +84,10 @@ class TensorRtBackend(CudaBackend):
 
 def _infer() -> Path | None:
     """Return the TensorRT library that the provider would load."""
-    return next((path for name, path in _linked().items() if name.startswith(_INFER)), None)
+    return next(
+        (path for name, path in _resolve_libraries().items() if name.startswith(_INFER)), None
+    )
 
 
-def _linked() -> dict[str, Path | None]:
+def _resolve_libraries() -> dict[str, Path | None]:
     return libraries.resolve(TensorRtBackend.library)

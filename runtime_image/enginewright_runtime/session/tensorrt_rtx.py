@@ -35,7 +35,7 @@ class TensorRtRtxBackend(SessionBackend):
     caches_kernels: ClassVar[bool] = True
 
     @override
-    def offered(self) -> bool:
+    def is_offered(self) -> bool:
         return _folder() is not None
 
     @override

@@ -92,7 +92,7 @@ def parent_of(path: str) -> str:
     return "" if parent == "." else parent
 
 
-def joined(folder: str, path: str) -> str:
+def join_path(folder: str, path: str) -> str:
     """Return the path of an entry of a folder, "" for the root."""
     return f"{folder}/{path}" if folder else path
 

@@ -19,14 +19,14 @@ from typing_extensions import override
 from enginewright_runtime.core.digests import Copied, file_sha256
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import CALIBRATION_DATA
-from enginewright_runtime.core.logs import counted, format_bytes
+from enginewright_runtime.core.logs import format_bytes, format_count
 from enginewright_runtime.remote.failures import unreachable
 from enginewright_runtime.sources import archive
 from enginewright_runtime.sources.base import (
     Entry,
     Missing,
     ModelSource,
-    joined,
+    join_path,
     local_files,
     parent_of,
     unsafe,
@@ -65,7 +65,7 @@ def fetch_one(
     if suffix == _NPZ or archive.kind_of(target) is None:  # an .npz is a zip in itself
         yield FetchedFile(copied, source, "")
         return
-    with _unpacked(source, target, quota) as unpacked:
+    with _unpack(source, target, quota) as unpacked:
         path = _only(unpacked, suffix, Reason.INVALID_MODEL)
         inner = _copy(unpacked, path, target, quota)
         yield FetchedFile(inner, unpacked, parent_of(path), copied)
@@ -73,7 +73,7 @@ def fetch_one(
 
 def fetch_sibling(fetched: FetchedFile, location: str, target: Path, quota: DiskQuota) -> Copied:
     """Fetch a file by its path relative to the folder of `fetched`; raises Missing, or as `fetch_one`."""
-    return fetched.siblings.copy(joined(fetched.folder, location), target, quota)
+    return fetched.siblings.copy(join_path(fetched.folder, location), target, quota)
 
 
 def fetch_all(source: ModelSource, folder: Path, quota: DiskQuota) -> list[tuple[str, Copied]]:
@@ -84,28 +84,28 @@ def fetch_all(source: ModelSource, folder: Path, quota: DiskQuota) -> list[tuple
     name = source.find()
     if name is None:
         return _fetch_files(source, folder, quota)
-    target = folder / _checked(source, PurePosixPath(name).name)
+    target = folder / _check_name(source, PurePosixPath(name).name)
     copied = _copy(source, name, target, quota)
     if target.suffix.lower() != _NPZ and archive.kind_of(target) is not None:
-        with _unpacked(source, target, quota, Reason.CALIBRATION_INVALID) as unpacked:
+        with _unpack(source, target, quota, Reason.CALIBRATION_INVALID) as unpacked:
             return _fetch_files(unpacked, folder, quota)
-    return _renamed([(target.name, copied)], folder)
+    return _rename_data([(target.name, copied)], folder)
 
 
 def _fetch_files(source: ModelSource, folder: Path, quota: DiskQuota) -> list[tuple[str, Copied]]:
-    entries = [entry for entry in source.files(deep=True) if not _hidden(entry)]
+    entries = [entry for entry in source.files(deep=True) if not _is_hidden(entry)]
     if not entries:
         raise StageFailure(Reason.CALIBRATION_INVALID, f"{source.shown} has no files")
-    _log.info("%s holds %s", source.shown, counted(len(entries), "file"))
+    _log.info("%s holds %s", source.shown, format_count(len(entries), "file"))
     fetched = []
     for entry in entries:
-        target = folder / _checked(source, entry.path)
+        target = folder / _check_name(source, entry.path)
         target.parent.mkdir(parents=True, exist_ok=True)
         fetched.append((entry.path, _copy(source, entry.path, target, quota)))
-    return _renamed(fetched, folder)
+    return _rename_data(fetched, folder)
 
 
-def _renamed(fetched: list[tuple[str, Copied]], folder: Path) -> list[tuple[str, Copied]]:
+def _rename_data(fetched: list[tuple[str, Copied]], folder: Path) -> list[tuple[str, Copied]]:
     if len(fetched) != 1 or not fetched[0][0].lower().endswith(_NPZ):
         return fetched
     (folder / fetched[0][0]).rename(folder / CALIBRATION_DATA)
@@ -141,7 +141,7 @@ class _UnpackedSource(ModelSource):
 
 
 @contextmanager
-def _unpacked(
+def _unpack(
     source: ModelSource, packed: Path, quota: DiskQuota, reason: Reason = Reason.INVALID_MODEL
 ) -> Iterator[_UnpackedSource]:
     """Unpack an archive and remove it; the content is deleted when the context ends."""
@@ -164,7 +164,7 @@ def _only(source: ModelSource, suffix: str, reason: Reason = Reason.SOURCE_UNREA
         names = [
             entry.path
             for entry in source.files(deep=deep)
-            if not _hidden(entry) and entry.path.lower().endswith(suffix)
+            if not _is_hidden(entry) and entry.path.lower().endswith(suffix)
         ]
         if names:
             break
@@ -187,17 +187,17 @@ def _copy(source: ModelSource, path: str, target: Path, quota: DiskQuota) -> Cop
         raise unreachable(str(missing)) from None
 
 
-def _checked(source: ModelSource, path: str) -> str:
+def _check_name(source: ModelSource, path: str) -> str:
     if cause := unsafe(path):
         raise unreachable(f"{source.shown} has a file {path!r}, whose name {cause}")
     return path
 
 
-def _hidden(entry: Entry) -> bool:
+def _is_hidden(entry: Entry) -> bool:
     return any(part.startswith(".") for part in PurePosixPath(entry.path).parts)
 
 
-def emptied(folder: Path) -> Path:
+def empty_folder(folder: Path) -> Path:
     """Return the folder, cleared of files from an earlier attempt."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

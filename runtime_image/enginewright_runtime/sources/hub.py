@@ -20,9 +20,9 @@ from typing_extensions import override
 from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.remote.failures import unreachable
-from enginewright_runtime.sources.base import MOST_FILES, Entry, Missing, joined, parent_of
+from enginewright_runtime.sources.base import MOST_FILES, Entry, Missing, join_path, parent_of
 from enginewright_runtime.sources.quota import DiskQuota
-from enginewright_runtime.sources.web import Constant, Web, shown
+from enginewright_runtime.sources.web import Constant, Web, show_url
 from enginewright_runtime.sources.web_source import Located, WebSource
 
 _HUB: Final = "https://huggingface.co"
@@ -81,10 +81,10 @@ class HubSource(WebSource):
     @override
     def head(self, path: str) -> str | None:
         """Return the digest of a large file, which the hub lists."""
-        full_path = joined(self._folder, path)
+        full_path = join_path(self._folder, path)
         if full_path not in self._digests:
             self._look_up(full_path)
-        return _listed_digest(self._digests.get(full_path))
+        return _format_digest(self._digests.get(full_path))
 
     @override
     def find(self) -> str | None:
@@ -104,18 +104,18 @@ class HubSource(WebSource):
     def _entries(self, *, deep: bool) -> Iterator[Entry]:
         prefix = f"{self._path}/" if self._path else ""
         folders = 0
-        for entry in self._listed(deep=deep):
+        for entry in self._list_entries(deep=deep):
             if entry.get("type") == "file":
                 self._remember(entry)
                 path = str(entry["path"])
-                digest = _listed_digest(self._digests[path])
+                digest = _format_digest(self._digests[path])
                 yield Entry(path.removeprefix(prefix), entry.get("size"), digest)
                 continue
             folders += 1
             if folders > MOST_FILES:
                 raise unreachable(f"{self.shown} has more than {MOST_FILES} folders", _SMALLER)
 
-    def _listed(self, *, deep: bool) -> Iterator[dict[str, Any]]:
+    def _list_entries(self, *, deep: bool) -> Iterator[dict[str, Any]]:
         """Yield the listing, of a bounded number of pages."""
         where = f"/{quote(self._path)}" if self._path else ""
         url = f"{self._api()}/tree/{self._commit}{where}" + ("?recursive=true" if deep else "")
@@ -123,14 +123,14 @@ class HubSource(WebSource):
         while len(read) < _MOST_PAGES:
             read.add(url)
             answer = self._web.read(url)
-            yield from answer.json(shown(url))
+            yield from answer.json(show_url(url))
             following = _NEXT.search(answer.headers.get("Link", ""))
             if following is None:
                 return
             url = urljoin(url, following.group(1))
             if url in read:
                 raise unreachable(
-                    f"{self.shown}: {shown(url)} leads back to a page that was listed before",
+                    f"{self.shown}: {show_url(url)} leads back to a page that was listed before",
                     f"name the file, or write another {_ENDPOINT_KEY}",
                 )
         raise unreachable(f"{self.shown} is listed on more than {_MOST_PAGES} pages", _SMALLER)
@@ -139,11 +139,13 @@ class HubSource(WebSource):
     def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
         """Download a file; its validator is the digest that the hub lists."""
         copied = super().copy(path, target, quota)
-        return replace(copied, validator=_listed_digest(self._digests[joined(self._folder, path)]))
+        return replace(
+            copied, validator=_format_digest(self._digests[join_path(self._folder, path)])
+        )
 
     @override
     def _locate(self, path: str) -> Located:
-        full_path = joined(self._folder, path)
+        full_path = join_path(self._folder, path)
         if full_path not in self._digests and self._look_up(full_path) is None:
             raise Missing(f"{self.shown}: commit {self._commit[:12]} has no file {full_path!r}")
         kind = "" if self._kind == "models" else f"{self._kind}/"
@@ -153,7 +155,7 @@ class HubSource(WebSource):
     def _resolve(self) -> str:
         url = f"{self._api()}/revision/{quote(self._revision, safe='')}"
         try:
-            answer = self._web.read(url).json(shown(url))
+            answer = self._web.read(url).json(show_url(url))
         except Missing as missing:
             raise unreachable(
                 f"{self.shown}: there is no such repository or revision, {missing}",
@@ -161,14 +163,14 @@ class HubSource(WebSource):
             ) from None
         commit = answer.get("sha") if isinstance(answer, dict) else None
         if not isinstance(commit, str) or not re.fullmatch("[0-9a-f]{7,64}", commit):
-            raise unreachable(f"{shown(url)} names no commit", "check HF_ENDPOINT")
+            raise unreachable(f"{show_url(url)} names no commit", "check HF_ENDPOINT")
         return commit
 
     def _look_up(self, path: str) -> dict[str, Any] | None:
         url = f"{self._api()}/paths-info/{self._commit}"
         body = json.dumps({"paths": [path], "expand": False}).encode()
         headers = {"Content-Type": "application/json"}
-        answer = self._web.read(url, post=body, headers=headers).json(shown(url))
+        answer = self._web.read(url, post=body, headers=headers).json(show_url(url))
         for entry in answer:
             if entry.get("path") == path:
                 self._remember(entry)
@@ -183,6 +185,6 @@ class HubSource(WebSource):
         return f"{self._endpoint}/api/{self._kind}/{self._repository}"
 
 
-def _listed_digest(sha256: str | None) -> str | None:
+def _format_digest(sha256: str | None) -> str | None:
     """Return the validator of a file whose digest the hub lists, as it does for large ones."""
     return f"sha256 {sha256}" if sha256 else None

@@ -20,7 +20,7 @@ from enginewright_runtime.sources.base import (
     Entry,
     Missing,
     ModelSource,
-    joined,
+    join_path,
     parent_of,
 )
 from enginewright_runtime.sources.quota import DiskQuota
@@ -49,7 +49,7 @@ class ObjectSource(ModelSource):
     @override
     def head(self, path: str) -> str | None:
         """Return the ETag of an object, of the one at the address as `find` has read it."""
-        key = joined(self._folder, path)
+        key = join_path(self._folder, path)
         if key == self._bucket.path:
             return self._validator
 
@@ -82,7 +82,7 @@ class ObjectSource(ModelSource):
     @override
     def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
         """Download an object; resume it if its ETag is unchanged."""
-        key = joined(self._folder, path)
+        key = join_path(self._folder, path)
         shown = f"{self._bucket.scheme.prefix}{self._bucket.name}/{key}"
 
         async def attempt(transfer: Transfer) -> None:

@@ -19,7 +19,7 @@ from enginewright_runtime.remote.failures import unreachable
 from enginewright_runtime.sources.base import Entry, Missing, unsafe
 from enginewright_runtime.sources.registry_login import Login, endpoint, login
 from enginewright_runtime.sources.web import Web
-from enginewright_runtime.sources.web_source import Located, WebSource, changed
+from enginewright_runtime.sources.web_source import Located, WebSource, describe_change
 
 _ADDRESS: Final = re.compile(
     r"(?P<host>[A-Za-z0-9.-]+(?::\d+)?)/(?P<repository>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)"
@@ -108,7 +108,9 @@ class RegistrySource(WebSource):
             ) from None
         sha256 = hashlib.sha256(body).hexdigest()
         if reference.startswith("sha256:") and reference != f"sha256:{sha256}":
-            raise changed(f"the manifest of {self.shown}", reference.partition(":")[2], sha256)
+            raise describe_change(
+                f"the manifest of {self.shown}", reference.partition(":")[2], sha256
+            )
         self._digest = self._digest or f"sha256:{sha256}"
         try:
             manifest = json.loads(body)

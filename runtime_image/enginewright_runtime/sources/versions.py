@@ -67,7 +67,7 @@ class SourceVersion(Message):
         if not self._is_complete or source.find() != self.name:
             return False
         for listing in self.listings:
-            if _digest(_chosen(source.files(deep=listing.deep), suffix)) != listing.digest:
+            if _digest(_choose(source.files(deep=listing.deep), suffix)) != listing.digest:
                 return False
         return all(source.head(file.path) == file.validator for file in self.files)
 
@@ -124,7 +124,7 @@ class RecordedSource(ModelSource):
     def files(self, *, deep: bool) -> list[Entry]:
         """Return the files of the folder, and record the versions of those with the suffix."""
         entries = self._source.files(deep=deep)
-        self._listed[deep] = _chosen(entries, self._suffix)
+        self._listed[deep] = _choose(entries, self._suffix)
         return entries
 
     @override
@@ -139,7 +139,7 @@ class RecordedSource(ModelSource):
         return copied
 
 
-def _chosen(entries: Iterable[Entry], suffix: str) -> list[Entry]:
+def _choose(entries: Iterable[Entry], suffix: str) -> list[Entry]:
     return [entry for entry in entries if entry.path.lower().endswith(suffix)]
 
 

@@ -122,8 +122,8 @@ class Web:
                 self._check(response)
                 await _receive(response, url, transfer)
 
-        display_name = name or Path(urlsplit(url).path).name or shown(url)
-        return asyncio.run(transfer_file(shown(url), display_name, target, quota, attempt))
+        display_name = name or Path(urlsplit(url).path).name or show_url(url)
+        return asyncio.run(transfer_file(show_url(url), display_name, target, quota, attempt))
 
     def read(
         self,
@@ -143,7 +143,7 @@ class Web:
                 self._check(got)
                 return WebResponse(got.headers, await read_body(got, url))
 
-        return asyncio.run(with_retries(f"read {shown(url)}", attempt))
+        return asyncio.run(with_retries(f"read {show_url(url)}", attempt))
 
     def head(self, url: str, headers: Mapping[str, str] | None = None) -> WebHead | None:
         """Return the response to one HEAD request, without retries, or None unless its status is 200."""
@@ -160,7 +160,7 @@ class Web:
         try:
             return asyncio.run(attempt())
         except (aiohttp.ClientError, TimeoutError, StageFailure, Unavailable) as error:
-            _log.info("HEAD %s failed (%s)", shown(url), type(error).__name__)
+            _log.info("HEAD %s failed (%s)", show_url(url), type(error).__name__)
             return None
 
     @asynccontextmanager
@@ -251,8 +251,10 @@ class Web:
             if response.status not in _MOVED or location is None:
                 return response
             response.release()
-            at = _redirected(at, location, url)
-        raise unreachable(f"cannot fetch {shown(url)}: it redirects more than {_REDIRECTS} times")
+            at = _resolve_redirect(at, location, url)
+        raise unreachable(
+            f"cannot fetch {show_url(url)}: it redirects more than {_REDIRECTS} times"
+        )
 
     def _check(
         self, response: aiohttp.ClientResponse, expected: frozenset[int] = _COMPLETE
@@ -260,7 +262,7 @@ class Web:
         status = response.status
         if status in expected:
             return
-        answer = f"{shown(str(response.url))} answered {status} {response.reason or ''}".rstrip()
+        answer = f"{show_url(str(response.url))} answered {status} {response.reason or ''}".rstrip()
         if status in PASSING_STATUSES:
             raise Unavailable(answer, _retry_after(response))
         if status in _GONE:
@@ -273,20 +275,20 @@ class Web:
 
 
 def _invalid_url(url: str, at: str) -> StageFailure:
-    return unreachable(f"cannot fetch {shown(url)}: {shown(at)} is no URL")
+    return unreachable(f"cannot fetch {show_url(url)}: {show_url(at)} is no URL")
 
 
-def _redirected(at: str, location: str, url: str) -> str:
+def _resolve_redirect(at: str, location: str, url: str) -> str:
     try:
         target = urljoin(at, location)
         scheme = urlsplit(target).scheme
     except ValueError:
         raise _invalid_url(url, location) from None
     if scheme not in {"http", "https"}:
-        raise unreachable(f"cannot fetch {shown(url)}: it redirects to {scheme}:, not to http")
+        raise unreachable(f"cannot fetch {show_url(url)}: it redirects to {scheme}:, not to http")
     if scheme == "http" and urlsplit(at).scheme == "https":
         raise unreachable(
-            f"cannot fetch {shown(url)}: it redirects from https to {shown(target)},"
+            f"cannot fetch {show_url(url)}: it redirects from https to {show_url(target)},"
             " which others on the way can change"
         )
     return target
@@ -311,7 +313,7 @@ def _check_download(response: aiohttp.ClientResponse, url: str, transfer: Transf
     else:  # some servers ignore If-Range
         problem = "with a range of other content"
     transfer.validator = None
-    raise Unavailable(f"{shown(str(response.url))} answered {problem}")
+    raise Unavailable(f"{show_url(str(response.url))} answered {problem}")
 
 
 async def _receive(response: aiohttp.ClientResponse, url: str, transfer: Transfer) -> None:
@@ -319,7 +321,7 @@ async def _receive(response: aiohttp.ClientResponse, url: str, transfer: Transfe
         transfer.start_over()
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding != "identity":
-        where = shown(str(response.url))
+        where = show_url(str(response.url))
         raise unreachable(f"cannot fetch {where}: it insists on Content-Encoding {encoding}")
     transfer.validator = _validator(response)
     transfer.version = _version(response)
@@ -337,7 +339,7 @@ async def read_body(
     async for chunk in response.content.iter_chunked(CHUNK):
         body += chunk
         if len(body) > largest:
-            raise unreachable(f"{shown(url)} answers with more than {format_bytes(largest)}")
+            raise unreachable(f"{show_url(url)} answers with more than {format_bytes(largest)}")
     return bytes(body)
 
 
@@ -361,7 +363,7 @@ def _validator(response: aiohttp.ClientResponse) -> str | None:
     etag = response.headers.get("ETag")
     if etag and not etag.startswith("W/"):
         return etag
-    return _settled_date(response)
+    return _find_settled_date(response)
 
 
 def _version(response: aiohttp.ClientResponse) -> str | None:
@@ -378,18 +380,18 @@ def _head_validator(response: aiohttp.ClientResponse, url: str, before: int) -> 
     without its query, which may be a signature. A date is used only with the size, which includes the
     bytes `before` a range.
     """
-    at = shown(str(response.url))
-    place = "" if at == shown(str(URL(url))) else f" at {at}"
+    at = show_url(str(response.url))
+    place = "" if at == show_url(str(URL(url))) else f" at {at}"
     if etag := response.headers.get("ETag"):
         return f"etag {etag}{place}"
-    modified = _settled_date(response)
+    modified = _find_settled_date(response)
     length = response.content_length
     if modified is None or length is None:
         return None
     return f"of {modified}, {before + length} bytes{place}"
 
 
-def _settled_date(response: aiohttp.ClientResponse) -> str | None:
+def _find_settled_date(response: aiohttp.ClientResponse) -> str | None:
     """Return Last-Modified if the content was older than a minute when it was sent (RFC 9110, 8.8.2.2)."""
     modified = _date(response, "Last-Modified")
     sent = _date(response, "Date") or datetime.now(UTC)
@@ -411,7 +413,7 @@ def _failure_of(url: str, error: Exception, received: int) -> Exception:
     answer = _describe_error(error, received)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):  # permanent
         remedy = f"put the authority that signed it into the Secret in secretRef (key {AUTHORITY})"
-        return unreachable(f"cannot fetch {shown(url)}: {answer}", remedy)
+        return unreachable(f"cannot fetch {show_url(url)}: {answer}", remedy)
     return Unavailable(answer)
 
 
@@ -441,7 +443,7 @@ def _cause(error: aiohttp.ClientConnectorCertificateError) -> str:
     return getattr(cause, "verify_message", "") or str(cause)
 
 
-def shown(url: str) -> str:
+def show_url(url: str) -> str:
     """Return the URL for messages: without its query, which contains the secret of signed URLs."""
     try:
         parts = urlsplit(url)

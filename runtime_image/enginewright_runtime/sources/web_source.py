@@ -43,7 +43,7 @@ class WebSource(ModelSource):
             quota.check(path, located.size)
         copied = self._web.download(located.url, target, quota, name=located.name)
         if located.sha256 and located.sha256 != copied.sha256:
-            raise changed(
+            raise describe_change(
                 f"{(located.name or path)!r} of {self.shown}", located.sha256, copied.sha256
             )
         return Copied(
@@ -51,7 +51,7 @@ class WebSource(ModelSource):
         )
 
 
-def changed(what: str, listed: str, arrived: str) -> StageFailure:
+def describe_change(what: str, listed: str, arrived: str) -> StageFailure:
     """Return the failure for content whose sha256 (hex) is not the one that its source lists."""
     return StageFailure(
         Reason.DIGEST_MISMATCH,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from enginewright_contract.keys import engine_key, prepared_keys
+from enginewright_contract.keys import compute_prepared_keys, engine_key
 from enginewright_contract.manifest import MANIFEST_NAME, MANIFEST_VERSION, ArtifactFile, Manifest
 from enginewright_contract.reasons import Reason
 from pydantic import ValidationError
@@ -69,7 +69,7 @@ class Artifact:
         """Return the failure of a damaged artefact."""
         return self.kind.corrupt(self.key, what)
 
-    def checked(self, text: bytes) -> Manifest:
+    def parse(self, text: bytes) -> Manifest:
         """Return the manifest in `text`; raises the kind's `damaged` unless it is this artefact's, with safe paths."""
         try:
             manifest = Manifest.model_validate_json(text)
@@ -91,9 +91,9 @@ class Artifact:
                 raise self.corrupt(f"{MANIFEST_NAME} does not list {name}")
         return manifest
 
-    def trusted(self, text: bytes) -> Manifest:
+    def parse_trusted(self, text: bytes) -> Manifest:
         """Return the manifest in `text` if it is `checked` and its recipe has this key; raises as `checked`."""
-        manifest = self.checked(text)
+        manifest = self.parse(text)
         if manifest.key not in (_keys(manifest) or (manifest.key,)):
             raise self.corrupt(
                 f"the key in {MANIFEST_NAME} is not that of its recipe: it was changed, or written by"
@@ -108,7 +108,7 @@ def _keys(manifest: Manifest) -> tuple[str, ...]:
         return (engine_key(manifest.engine.prepared_key, manifest.engine.recipe),)
     if manifest.data is None:
         return ()
-    return prepared_keys(manifest.model_digest, manifest.recipe, manifest.data)
+    return compute_prepared_keys(manifest.model_digest, manifest.recipe, manifest.data)
 
 
 def _problem(files: tuple[ArtifactFile, ...]) -> str | None:
@@ -116,7 +116,7 @@ def _problem(files: tuple[ArtifactFile, ...]) -> str | None:
     names: set[str] = set()
     for file in files:
         if not is_inside(file.path):
-            return f"{shortened(file.path)}, which is not inside the artefact, or too long a path"
+            return f"{shorten(file.path)}, which is not inside the artefact, or too long a path"
         if not is_digest(file.sha256):
             return f"no sha256 of {file.path}"
         if file.path in names:
@@ -160,6 +160,6 @@ def is_inside(name: str) -> bool:
     )
 
 
-def shortened(name: str) -> str:
+def shorten(name: str) -> str:
     """Return a path for messages: quoted, and cut if it is too long."""
     return repr(name[:_MOST_SHOWN]) + (" …" if len(name) > _MOST_SHOWN else "")

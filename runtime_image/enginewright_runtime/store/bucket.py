@@ -96,7 +96,7 @@ class BucketMedium(Medium):
 
     @override
     @contextmanager
-    def opened(self, artifact: Artifact, file: ArtifactFile) -> Iterator[BinaryIO | None]:
+    def open_file(self, artifact: Artifact, file: ArtifactFile) -> Iterator[BinaryIO | None]:
         """Open an object, whatever its size."""
         del artifact  # files of all artefacts are in one folder
         stored = self._objects.info(_name(file))
@@ -111,7 +111,10 @@ class BucketMedium(Medium):
         """Put the files, then the manifest unless another one was put meanwhile."""
         listed = tuple(self._put_file(name, path) for name, path in publication.files.items())
         manifest = publication.describe(listed)
-        name, content = publication.artifact.manifest, _written(json.loads(manifest.to_json()))
+        name, content = (
+            publication.artifact.manifest,
+            _encode_manifest(json.loads(manifest.to_json())),
+        )
         for _ in range(_PUT_TRIES):
             present = self._objects.info(name)  # before it is judged: only this one is replaced
             if present is not None and publication.is_intact():
@@ -124,7 +127,9 @@ class BucketMedium(Medium):
     @override
     def leftovers(self, named: Callable[[], frozenset[str]]) -> Iterator[Leftover]:
         """Yield files that no manifest names; refuse an address where there is none at all."""
-        files = self._objects.listed(_FILES)  # first: what is published from now on is younger
+        files = self._objects.list_objects(
+            _FILES
+        )  # first: what is published from now on is younger
         digests = named()
         marks = self._marks()
         for file in files:
@@ -154,7 +159,7 @@ class BucketMedium(Medium):
     @override
     def artifacts(self, kind: ArtifactKind) -> Iterator[Listed]:
         """Yield what has a manifest: the only objects below the kind's folder."""
-        for info in self._objects.listed(kind.folder):
+        for info in self._objects.list_objects(kind.folder):
             key, _, name = info.name.removeprefix(f"{kind.folder}/").partition("/")
             if name == MANIFEST_NAME and not _is_mark(info):
                 yield Listed(key, info.modified, _etag(info))
@@ -170,17 +175,17 @@ class BucketMedium(Medium):
             if text is None:
                 return
             try:
-                artifact.checked(text)
+                artifact.parse(text)
             except StageFailure:
                 return  # a damaged one is no use
-            if self._objects.put_if(artifact.manifest, _written(json.loads(text)), present):
+            if self._objects.put_if(artifact.manifest, _encode_manifest(json.loads(text)), present):
                 return
         raise unavailable(f"others keep replacing {artifact.manifest}")
 
     @override
-    def stored(self, kinds: Sequence[ArtifactKind]) -> Iterator[Stored]:
+    def list_stored(self, kinds: Sequence[ArtifactKind]) -> Iterator[Stored]:
         """Yield the artefacts; of a damaged one, only its manifest."""
-        sizes = {info.name: info.size for info in self._objects.listed(_FILES)}
+        sizes = {info.name: info.size for info in self._objects.list_objects(_FILES)}
         for kind in kinds:
             for listed in self.artifacts(kind):
                 artifact = Artifact(kind, listed.key)
@@ -188,7 +193,7 @@ class BucketMedium(Medium):
                 if text is None:
                     continue
                 try:
-                    named = [_name(file) for file in artifact.checked(text).files]
+                    named = [_name(file) for file in artifact.parse(text).files]
                 except StageFailure:
                     named = []
                 files = {name: sizes.get(name, 0) for name in named}
@@ -203,7 +208,7 @@ class BucketMedium(Medium):
     @override
     def records(self, folder: str) -> Iterator[Leftover]:
         """Yield the objects."""
-        for info in self._objects.listed(folder):
+        for info in self._objects.list_objects(folder):
             yield Leftover(info.name, info.size, info.modified)
 
     @override
@@ -236,7 +241,7 @@ class BucketMedium(Medium):
         return [
             info
             for kind in (PREPARED, ENGINE)
-            for info in self._objects.listed(kind.folder)
+            for info in self._objects.list_objects(kind.folder)
             if _is_mark(info)
         ]
 
@@ -304,7 +309,7 @@ def _name(file: ArtifactFile) -> str:
     return f"{_FILES}/{file.sha256}"
 
 
-def _written(manifest: dict[str, Any]) -> bytes:
+def _encode_manifest(manifest: dict[str, Any]) -> bytes:
     """Return a manifest as content that no object had before."""
     return json.dumps(manifest | {"written": secrets.token_hex(8)}, separators=(",", ":")).encode()
 

@@ -37,7 +37,7 @@ def refuse_shared(medium: Medium, task: CollectTask) -> None:
     if len(others) > (1 if task.cluster is None else 0):
         raise StageFailure(
             Reason.STORE_SHARED,
-            f"no artefact is removed, because others use this store: {_named(others)}",
+            f"no artefact is removed, because others use this store: {_name_clusters(others)}",
         )
 
 
@@ -51,7 +51,7 @@ def _cluster(mark: Leftover) -> str:
     return mark.name.removeprefix(f"{CLUSTERS}/")
 
 
-def _named(marks: Sequence[Leftover]) -> str:
+def _name_clusters(marks: Sequence[Leftover]) -> str:
     last = sorted(marks, key=lambda mark: mark.modified, reverse=True)
     shown = [
         f"cluster {_cluster(leftover)}, last on {leftover.modified:%Y-%m-%d}" for leftover in last

@@ -8,7 +8,7 @@ from enginewright_contract.collection import COLLECT_STAGE, Collected, CollectTa
 from enginewright_contract.report import Finding, StageReport
 
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.logs import counted, format_bytes
+from enginewright_runtime.core.logs import format_bytes, format_count
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.store import open_medium
 from enginewright_runtime.store.clusters import refuse_shared
@@ -67,10 +67,10 @@ def run(task: CollectTask, paths: Paths) -> StageReport:
         stage=COLLECT_STAGE,
         ok=True,
         message=(
-            f"{did} {result.removed_artifacts} of {counted(result.artifacts, 'artefact')},"
+            f"{did} {result.removed_artifacts} of {format_count(result.artifacts, 'artefact')},"
             f" {format_bytes(result.removed_bytes)} of {format_bytes(result.bytes)};"
-            f" {counted(result.leftovers, 'leftover')}, {counted(result.reports, 'report')},"
-            f" {counted(result.caches, 'cache')}"
+            f" {format_count(result.leftovers, 'leftover')}, {format_count(result.reports, 'report')},"
+            f" {format_count(result.caches, 'cache')}"
         ),
         collected=result,
         findings=() if collection.problem is None else (collection.problem,),
@@ -84,7 +84,7 @@ def collect(medium: Medium, task: CollectTask) -> Collection:
     task = task.model_copy(update={"as_of": as_of})
     with available():
         refuse_shared(medium, task)
-        stored = tuple(medium.stored(KINDS))
+        stored = tuple(medium.list_stored(KINDS))
         plan = plan_collection(stored, task)
         removed = plan.removed if task.dry_run else tuple(medium.discard(plan.removed))
         inventory = Inventory(medium)

@@ -28,7 +28,7 @@ class Exported:
         """Return the files by path inside the artefact, once all are as the manifest lists them."""
         self._check_manifest()
         for file in self.manifest.files:
-            self.check(file, self._found(file))
+            self.check(file, self._read_file(file))
         return {file.path: self.folder / file.path for file in self.manifest.files}
 
     def check(self, file: ArtifactFile, copied: Copied | None) -> None:
@@ -41,11 +41,11 @@ class Exported:
         if not is_digest(key):
             raise self._corrupt(f"the key in {MANIFEST_NAME} is not a sha256")
         try:
-            Artifact(self.kind, key).trusted(self.manifest.to_json().encode())
+            Artifact(self.kind, key).parse_trusted(self.manifest.to_json().encode())
         except StageFailure as failure:
             raise self._corrupt(failure.cause.partition(" is damaged: ")[2]) from None
 
-    def _found(self, file: ArtifactFile) -> Copied | None:
+    def _read_file(self, file: ArtifactFile) -> Copied | None:
         """Read a regular file, if there is one, unless its size differs."""
         path = self.folder / file.path
         folders = [self.folder / parent for parent in PurePosixPath(file.path).parents][:-1]

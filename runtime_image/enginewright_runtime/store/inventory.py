@@ -29,14 +29,14 @@ class Inventory:
         Raises StageFailure for files without any manifest, or for an invalid manifest, whose files are unknown.
         """
         with available():
-            yield from self._medium.leftovers(self._named_files)
+            yield from self._medium.leftovers(self._list_named_files)
 
     def remove(self, leftover: Leftover) -> bool:
         """Remove a leftover, unless it was renewed or cannot be removed; return whether it is gone."""
         with available():
             return self._medium.remove(leftover)
 
-    def _named_files(self) -> frozenset[str]:
+    def _list_named_files(self) -> frozenset[str]:
         """Return the digests of the files that the manifests of all artefacts name."""
         digests: set[str] = set()
         for kind in KINDS:
@@ -44,5 +44,5 @@ class Inventory:
                 artifact = Artifact(kind, listed.key)
                 text = self._medium.get(artifact.manifest, LARGEST_MANIFEST)
                 if text is not None:
-                    digests |= {file.sha256 for file in artifact.checked(text).files}
+                    digests |= {file.sha256 for file in artifact.parse(text).files}
         return frozenset(digests)

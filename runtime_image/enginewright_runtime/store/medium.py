@@ -90,7 +90,7 @@ class Medium(ABC):
         """
 
     @abstractmethod
-    def opened(
+    def open_file(
         self, artifact: Artifact, file: ArtifactFile
     ) -> AbstractContextManager[BinaryIO | None]:
         """Open a file of an artefact, unverified, if it exists."""
@@ -119,7 +119,7 @@ class Medium(ABC):
         """
 
     @abstractmethod
-    def stored(self, kinds: Sequence[ArtifactKind]) -> Iterator[Stored]:
+    def list_stored(self, kinds: Sequence[ArtifactKind]) -> Iterator[Stored]:
         """Yield all artefacts with the sizes of their files as stored, whatever the manifests say."""
 
     @abstractmethod

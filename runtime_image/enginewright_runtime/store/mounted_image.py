@@ -38,7 +38,7 @@ class MountedImage:
     def _copy(self, file: ArtifactFile, writer: BinaryIO, on_chunk: Callable[[int], None]) -> str:
         """Copy a file; return what is wrong with it, or "" if nothing is."""
         digest, size = hashlib.sha256(), 0
-        with _opened(self._folder / file.path) as reader:
+        with _open(self._folder / file.path) as reader:
             # no more than one chunk beyond its size, whatever is there
             while size <= file.size_bytes and (chunk := _chunk(reader)):
                 writer.write(chunk)
@@ -53,7 +53,7 @@ class _Unreadable(Exception):  # noqa: N818 - read as a sentence
     """The image cannot be read; the message says why."""
 
 
-def _opened(path: Path) -> BinaryIO:
+def _open(path: Path) -> BinaryIO:
     try:
         return open_plain(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -74,7 +74,7 @@ class NodeCache:
         return False
 
     @contextmanager
-    def offered(
+    def offer(
         self, scope: str, file: ArtifactFile, source: Path, on_chunk: Callable[[int], None]
     ) -> Iterator[Callable[[int], None]]:
         """Send a file to the cache while it is read to `source`; yields what to call with the size of every chunk."""
@@ -86,7 +86,7 @@ class NodeCache:
 
         def count(size: int) -> None:
             on_chunk(size)
-            offer.grew(size)
+            offer.count_written(size)
 
         try:
             yield count
@@ -127,7 +127,7 @@ class NodeCache:
 
     def _chunks(self, path: str, size: int) -> Iterator[bytes]:
         """Yield what the cache sends; raise _NotCached or _CacheUnusable."""
-        with _usable(), self._connected() as connection:
+        with _usable(), self._connect() as connection:
             pace = _LeastPace()
             response = _head(connection, lambda: connection.request("GET", path))
             if response.status == http.client.NOT_FOUND:
@@ -146,7 +146,7 @@ class NodeCache:
 
     def _put(self, offer: Offer) -> bool:
         """Send a file; return whether the cache has taken it; raise _CacheUnusable, GivenUp, or the file's OSError."""
-        with _usable(), self._connected() as connection:
+        with _usable(), self._connect() as connection:
             connection.putrequest("PUT", offer.path)
             connection.putheader("Content-Length", str(offer.size))
             if offer.path not in self._damaged:
@@ -160,7 +160,7 @@ class NodeCache:
                 return False  # it receives nothing of what it refuses
 
     @contextmanager
-    def _connected(self) -> Iterator[http.client.HTTPConnection]:
+    def _connect(self) -> Iterator[http.client.HTTPConnection]:
         connection = http.client.HTTPConnection(self._address, timeout=_CONNECT_SECONDS)
         try:
             connection.connect()

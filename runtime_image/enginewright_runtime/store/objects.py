@@ -241,7 +241,7 @@ class Objects:
 
         return self._run(f"read {name}", once, lambda: received.size)
 
-    def listed(self, folder: str) -> list[ObjectInfo]:
+    def list_objects(self, folder: str) -> list[ObjectInfo]:
         """Return all objects below a folder, a thousand per request."""
 
         async def all_pages(store: "Store") -> list[ObjectInfo]:

@@ -37,7 +37,7 @@ class Offer:
         self._why_not = ""  # why it is given up
         self._changed = threading.Condition()
 
-    def grew(self, size: int) -> None:
+    def count_written(self, size: int) -> None:
         """Count what was written; a part that is written again counts again."""
         with self._changed:
             self._written += size

@@ -42,7 +42,7 @@ SETTLED_AFTER_SECONDS: Final = 60.0
 TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 
-def used(folder: Path) -> datetime | None:
+def find_last_use(folder: Path) -> datetime | None:
     """Return when the artefact in a folder was last used, if it has a manifest."""
     try:
         return datetime.fromtimestamp(os.lstat(folder / MANIFEST_NAME).st_mtime, UTC)
@@ -79,7 +79,7 @@ def discard(root: Path, tmp: Path, unused: Sequence[Stored], settled_after: floa
 
 def finish(root: Path, aside: Path) -> bool:
     """Remove an artefact that was set aside, or put it back; return whether it is gone."""
-    if _modified(aside) not in {None, int(_parsed(aside)["time"])}:
+    if _read_time(aside) not in {None, int(_parse(aside)["time"])}:
         _put_back(root, aside)
         return False
     shutil.rmtree(aside, ignore_errors=True)
@@ -88,7 +88,7 @@ def finish(root: Path, aside: Path) -> bool:
 
 def _put_back(root: Path, aside: Path) -> None:
     """Put an artefact back, unless another one has taken its place."""
-    name = _parsed(aside)
+    name = _parse(aside)
     shown = f"{name['kind']} {name['key'][:12]}"
     try:
         aside.rename(root / name["kind"] / name["key"])
@@ -102,7 +102,7 @@ def _put_back(root: Path, aside: Path) -> None:
         _log.info("%s stays", shown)
 
 
-def _parsed(aside: Path) -> re.Match[str]:
+def _parse(aside: Path) -> re.Match[str]:
     match = _SET_ASIDE.fullmatch(aside.name)
     if match is None:
         raise ValueError(f"{aside.name} was not set aside")
@@ -113,8 +113,8 @@ def _set_aside(root: Path, tmp: Path, stored: Stored) -> Path | None:
     """Rename an artefact into `tmp/`, unless it stays or is gone."""
     artifact = stored.artifact
     folder = root / artifact.folder
-    modified = _modified(folder)
-    if modified is None or used(folder) != stored.used:
+    modified = _read_time(folder)
+    if modified is None or find_last_use(folder) != stored.used:
         return None
     mark = f"{artifact.kind.folder}-{artifact.key}-{modified}"
     aside = tmp / f"removed-{mark}-{secrets.token_hex(8)}"
@@ -126,13 +126,13 @@ def _set_aside(root: Path, tmp: Path, stored: Stored) -> Path | None:
     except PermissionError as error:
         _log.warning("%s stays: %s", artifact.folder, error.strerror)
         return None
-    if _modified(aside) != modified:
+    if _read_time(aside) != modified:
         _put_back(root, aside)
         return None
     return aside
 
 
-def _modified(folder: Path) -> int | None:
+def _read_time(folder: Path) -> int | None:
     """Return the time of a manifest in ns; opened, because a file server then reports the latest."""
     try:
         with open_plain(folder / MANIFEST_NAME) as reader:

@@ -21,7 +21,7 @@ from enginewright_runtime.store.artifacts import (
     difference,
     is_inside,
     is_name,
-    shortened,
+    shorten,
 )
 from enginewright_runtime.store.disk_errors import available
 from enginewright_runtime.store.exported import Exported
@@ -68,7 +68,7 @@ class Store:
             text = self._medium.get(artifact.manifest, LARGEST_MANIFEST)
         if text is None:
             return None
-        manifest = artifact.trusted(text)
+        manifest = artifact.parse_trusted(text)
         self._refuse_earlier(artifact, manifest)
         return manifest
 
@@ -135,10 +135,10 @@ class Store:
                 _check(artifact, file, self._medium.copy(artifact, file, None))
 
     @contextmanager
-    def opened(self, key: str, file: ArtifactFile) -> Iterator[BinaryIO]:
+    def open_file(self, key: str, file: ArtifactFile) -> Iterator[BinaryIO]:
         """Open a file of an artefact to read; see `check`."""
         artifact = Artifact(self._kind, key)
-        with available(), self._medium.opened(artifact, file) as reader:
+        with available(), self._medium.open_file(artifact, file) as reader:
             if reader is None:
                 raise artifact.corrupt(f"file {file.path} is missing")
             yield reader
@@ -162,7 +162,7 @@ class Store:
             if not is_inside(name):
                 raise StageFailure(
                     Reason.INVALID_MODEL,
-                    f"the path of the file {shortened(name)} is too long, or not one in an artefact",
+                    f"the path of the file {shorten(name)} is too long, or not one in an artefact",
                     remedy="give the model's external data files shorter names, in fewer folders",
                 )
         if (present := self.find_intact(key)) is not None:
@@ -231,7 +231,7 @@ class Store:
                 if self._cache.read(part, file, writer, progress.add):
                     return
             progress.restart()
-            with self._cache.offered(part, file, target, progress.add) as on_chunk:
+            with self._cache.offer(part, file, target, progress.add) as on_chunk:
                 self._copy(artifact, file, target, on_chunk)
         except StageFailure:
             target.unlink(missing_ok=True)
@@ -253,7 +253,7 @@ class Store:
         if manifest.varying is not None:
             return
         model = next(file for file in manifest.files if file.path == manifest.model)
-        with available(), self._medium.opened(artifact, model) as reader:
+        with available(), self._medium.open_file(artifact, model) as reader:
             if reader is not None and lacks_distributions(manifest, reader):
                 raise StageFailure(
                     self._kind.damaged,

@@ -78,12 +78,12 @@ class VolumeMedium(Medium):
         on_chunk: Callable[[int], None] | None = None,
     ) -> Copied | None:
         """Copy all of the file, whatever its size."""
-        with self.opened(artifact, file) as reader:
+        with self.open_file(artifact, file) as reader:
             return None if reader is None else digests.copy(reader, writer, on_chunk)
 
     @override
     @contextmanager
-    def opened(self, artifact: Artifact, file: ArtifactFile) -> Iterator[BinaryIO | None]:
+    def open_file(self, artifact: Artifact, file: ArtifactFile) -> Iterator[BinaryIO | None]:
         """Open a file."""
         try:
             reader = open_plain(self._root / artifact.folder / file.path)
@@ -140,7 +140,7 @@ class VolumeMedium(Medium):
             return
         with os.scandir(folder) as entries:
             for entry in entries:
-                if (written := set_aside.used(Path(entry.path))) is not None:
+                if (written := set_aside.find_last_use(Path(entry.path))) is not None:
                     yield Listed(entry.name, written)
 
     @override
@@ -158,7 +158,7 @@ class VolumeMedium(Medium):
             _log.warning("%s is not marked as used: %s", artifact.folder, error.strerror)
 
     @override
-    def stored(self, kinds: Sequence[ArtifactKind]) -> Iterator[Stored]:
+    def list_stored(self, kinds: Sequence[ArtifactKind]) -> Iterator[Stored]:
         """Yield the artefacts; no link is followed."""
         for kind in kinds:
             if not _is_folder(self._root / kind.folder):

@@ -105,7 +105,7 @@ def failure(answer: BuildResult, about: Circumstances) -> StageFailure:
     if any(sign in text for sign in _NO_HOST_MEMORY):
         return out_of_memory(f"building the engine with {about.title}")
     if not answer.parsed:
-        return _unparsed(answer, about)
+        return _describe_unparsed(answer, about)
     return _of_build(answer, about)
 
 
@@ -118,7 +118,7 @@ def out_of_memory(doing: str) -> StageFailure:
     )
 
 
-def unsupported(errors: Sequence[ParserError], about: Circumstances) -> StageFailure:
+def describe_unsupported(errors: Sequence[ParserError], about: Circumstances) -> StageFailure:
     """Return the failure of a model without any supported part that is worth an engine."""
     nodes = tuple(dict.fromkeys(about.label(error) for error in errors))
     plugin = any(NO_PLUGIN in error.message for error in errors)
@@ -141,7 +141,7 @@ def not_in_parts(why: StageFailure, limit: str) -> StageFailure:
     )
 
 
-def _unparsed(answer: BuildResult, about: Circumstances) -> StageFailure:
+def _describe_unparsed(answer: BuildResult, about: Circumstances) -> StageFailure:
     messages = [*(error.message for error in answer.parser), *answer.errors]
     for item in messages:
         if any(sign in item for sign in _EXTERNAL):
@@ -153,7 +153,7 @@ def _unparsed(answer: BuildResult, about: Circumstances) -> StageFailure:
         nodes = tuple(about.label(error) for error in answer.parser if _precise([error.message]))
         return _precision(message, nodes, about)
     if missing := [error for error in answer.parser if error.unsupported]:
-        return unsupported(missing, about)
+        return describe_unsupported(missing, about)
     # an error of the complete model names no node
     nodes = tuple(about.label(error) for error in answer.parser if error.name or error.operator)
     why = answer.parser[0].message if answer.parser else (messages or ["it gives no reason"])[-1]
@@ -225,7 +225,7 @@ def _of_profile(text: str, about: Circumstances) -> StageFailure | None:
 
 
 def _of_workspace(errors: Sequence[str], about: Circumstances) -> StageFailure:
-    size = workspace.requested_bytes(errors)
+    size = workspace.find_requested_bytes(errors)
     needs = f"a workspace of {size} bytes" if size is not None else "more workspace"
     allowed = (
         f"spec.build.workspace allows {format_bytes(about.workspace_bytes)}"

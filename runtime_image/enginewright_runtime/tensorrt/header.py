@@ -57,7 +57,7 @@ def check_engine(
 
     The compute capability, "8.9", and the library's version are those here, where they are known.
     """
-    header = _checked_content(path, expected)
+    header = _check_content(path, expected)
     built_by = header.version if header else expected.recipe.backend_version
     if backend_version is not None and built_by != backend_version:
         raise StageFailure(
@@ -74,7 +74,7 @@ def check_engine(
         )
 
 
-def _checked_content(path: Path, expected: EngineInfo) -> EngineHeader | None:
+def _check_content(path: Path, expected: EngineInfo) -> EngineHeader | None:
     try:
         content = file_sha256(path)
         header = read_header(path)

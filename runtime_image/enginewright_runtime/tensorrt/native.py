@@ -58,13 +58,13 @@ def build(
         parsed = parser.parse_from_file(str(model))
         result = BuildResult(built=False, parsed=parsed, parser=parser_errors(parser))
         if not parsed:
-            return _ended(result, logger)
+            return _finish(result, logger)
         config = builder.create_builder_config()
         monitor = _monitor(trt, progress, span)
         config.progress_monitor = monitor
         supported = _set_target(trt, flavor, config, compute_capability)
         if supported is not None:
-            return _ended(replace(result, supported=tuple(supported)), logger)
+            return _finish(replace(result, supported=tuple(supported)), logger)
         if workspace_bytes is not None:
             config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace_bytes)
         if optimization_level is not None:
@@ -72,7 +72,7 @@ def build(
         result = replace(
             result,
             workspace_bytes=config.get_memory_pool_limit(trt.MemoryPoolType.WORKSPACE),
-            unprofiled=tuple(_unprofiled(network, profiles)),
+            unprofiled=tuple(_find_unprofiled(network, profiles)),
             shape_inputs=tuple(
                 tensor.name for tensor in _inputs(network) if tensor.is_shape_tensor
             ),
@@ -86,10 +86,10 @@ def build(
                 layers.write_text(of_network(network, engine.name).to_json())
                 if cache is not None:
                     timing_cache.write_bytes(memoryview(cache.serialize()))
-        return _ended(result, logger)
+        return _finish(result, logger)
 
 
-def _ended(result: BuildResult, logger: Any) -> BuildResult:  # noqa: ANN401 - NVIDIA's
+def _finish(result: BuildResult, logger: Any) -> BuildResult:  # noqa: ANN401 - NVIDIA's
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return replace(result, errors=tuple(logger.errors), peak_memory_bytes=peak)
 
@@ -175,7 +175,7 @@ def _set_target(
     return None
 
 
-def _unprofiled(network: Any, profiles: Sequence[TensorProfile]) -> list[str]:  # noqa: ANN401 - NVIDIA's
+def _find_unprofiled(network: Any, profiles: Sequence[TensorProfile]) -> list[str]:  # noqa: ANN401 - NVIDIA's
     """Return the dynamic inputs without sizes, and shape inputs without values."""
     sizes = {profile.name for profile in profiles}
     values = {profile.name for profile in profiles if profile.values}

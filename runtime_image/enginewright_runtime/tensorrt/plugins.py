@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from enginewright_runtime.session.extensions import elf
-from enginewright_runtime.session.extensions.libraries import Libraries, failed, load_plugins, short
+from enginewright_runtime.session.extensions.libraries import (
+    Libraries,
+    describe_failure,
+    load_plugins,
+    short,
+)
 from enginewright_runtime.tensorrt.diagnosis import sentence
 
 # what IPluginRegistry::loadLibrary looks for, in TensorRT-RTX 1.7 and TensorRT 10; a library
@@ -29,6 +34,6 @@ def load(trt: Any, logger: Any, plugins: Sequence[Path]) -> None:  # noqa: ANN40
         before = len(logger.errors)
         if registry.load_library(str(path)) is None:
             messages = [error for error in logger.errors[before:] if _OWN_MESSAGE in error]
-            raise failed(
+            raise describe_failure(
                 path, short(sentence(messages[0])) if messages else "the registry refuses it"
             )

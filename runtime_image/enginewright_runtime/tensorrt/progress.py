@@ -28,7 +28,7 @@ def report_progress(path: Path, percent: float, phase: str) -> None:
 
 
 @contextlib.contextmanager
-def served(path: Path, port: int) -> Iterator[int | None]:
+def serve(path: Path, port: int) -> Iterator[int | None]:
     """Answer GET /progress with the file while in the context; yield the port if it can be bound."""
     report_progress(path, 0, "starting")
 

@@ -81,8 +81,8 @@ def sizes(
     return [
         TensorProfile(
             name,
-            *_sorted_columns(rows),
-            values=_sorted_columns(held)
+            *_sort_columns(rows),
+            values=_sort_columns(held)
             if len(held) == len(corners) and len(set(map(len, held))) == 1
             else None,
         )
@@ -119,7 +119,7 @@ def _value(array: NDArray[Any], kind: str) -> ort.OrtValue:
     )
 
 
-def _sorted_columns(rows: Sequence[Sequence[int]]) -> _Rows:
+def _sort_columns(rows: Sequence[Sequence[int]]) -> _Rows:
     """Return three rows with each column sorted: min, opt and max."""
     columns = [(min(column), sorted(column)[1], max(column)) for column in zip(*rows, strict=True)]
     low, opt, high = zip(*columns, strict=True) if columns else ((), (), ())

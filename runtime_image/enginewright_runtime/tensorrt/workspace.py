@@ -24,7 +24,7 @@ def is_out_of_memory(errors: Sequence[str]) -> bool:
     return any(sign in error for error in errors for sign in (_NO_MEMORY, *_TOO_SMALL))
 
 
-def requested_bytes(errors: Sequence[str]) -> int | None:
+def find_requested_bytes(errors: Sequence[str]) -> int | None:
     """Return the largest size that the library requested, in bytes, if it named one."""
     sizes = (int(match.group(1)) for error in errors for match in _SIZE.finditer(error))
     return max(sizes, default=None)
@@ -45,7 +45,7 @@ class Workspace:
 
     def after(self, errors: Sequence[str]) -> Self | None:
         """Return the workspace to try after these errors, if another could help."""
-        size = requested_bytes(errors)
+        size = find_requested_bytes(errors)
         if size is None and any(sign in error for error in errors for sign in _TOO_SMALL):
             return None
         maximum = self.maximum

@@ -17,7 +17,7 @@ from enginewright_contract.reasons import ExitCode, Reason, exit_code
 from enginewright_contract.task import GRPC_PORT, HTTP_PORT, ServeTask
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.core.reporting import failed, write_termination_message
+from enginewright_runtime.core.reporting import report_failure, write_termination_message
 
 from enginewright_serving import probe_token
 from enginewright_serving.mounted_secret import MountedSecret
@@ -74,7 +74,7 @@ def _as_failure(error: Exception) -> StageFailure:
 
 
 def _report(paths: Paths, failure: StageFailure) -> int:
-    report = failed("serve", failure)
+    report = report_failure("serve", failure)
     _log.error("%s: %s", report.reason, report.outcome)
     write_termination_message(paths, report.termination_message())
     return exit_code(failure.reason)
@@ -130,7 +130,9 @@ class _Server:
             f"the process ended while backend {self._task.backend} was loading or proving the model"
             " (exit code 139: the native library crashed; 137: killed, usually out of memory)",
         )
-        write_termination_message(self._paths, failed("serve", crashed).termination_message())
+        write_termination_message(
+            self._paths, report_failure("serve", crashed).termination_message()
+        )
 
     # Loading, in its own thread.
 

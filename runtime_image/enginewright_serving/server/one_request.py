@@ -42,7 +42,7 @@ def _outputs(model: ServedModel, content: bytes) -> tuple[AnsweredTensor, ...]:
             name=name,
             datatype=signature.outputs[name].datatype.name,
             shape=values[name].shape,
-            values=tuple(_shown(item) for item in values[name].reshape(-1)[:_SHOWN_VALUES]),
+            values=tuple(_show(item) for item in values[name].reshape(-1)[:_SHOWN_VALUES]),
         )
         for name in plan.outputs
     )
@@ -60,7 +60,7 @@ def _values(model: ServedModel, outputs: list[str], feeds: Feeds) -> Feeds:
     route = steps.route(outputs)
     given = _run(model, route.model_outputs, own)
     if route.after_outputs:
-        given |= runs.after(route, runs.kept(route, feeds, produced), given, process)
+        given |= runs.after(route, runs.select_values(route, feeds, produced), given, process)
     return given
 
 
@@ -73,6 +73,6 @@ def _run(model: ServedModel, outputs: list[str], feeds: Feeds) -> Feeds:
     return dict(zip(outputs, arrays, strict=True))
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."

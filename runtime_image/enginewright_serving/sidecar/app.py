@@ -66,8 +66,8 @@ class SidecarApp(HttpApplication[Connection]):
             await self.check_connections()
 
     @override
-    def disconnected(self, connection: Connection) -> None:
-        super().disconnected(connection)
+    def remove_connection(self, connection: Connection) -> None:
+        super().remove_connection(connection)
         if answering := self._answering.pop(connection, None):
             answering.cancel()
 
@@ -90,7 +90,7 @@ class SidecarApp(HttpApplication[Connection]):
             case "/healthz":
                 return _state("healthy", ok=self._monitor.alive)
             case "/verdict":
-                return self._encoded_verdict()
+                return self._encode_verdict()
             case "/measurements":
                 if parse_qs(target.query).get(PROBE_QUERY) == ["1"]:
                     self._pod_state.probe()
@@ -107,7 +107,7 @@ class SidecarApp(HttpApplication[Connection]):
         self._answering.pop(connection, None)  # first: it may ask again
         connection.respond(response)
 
-    def _encoded_verdict(self) -> HttpResponse:
+    def _encode_verdict(self) -> HttpResponse:
         verdict = self._pod_state.verdict()
         if verdict is not self._verdict:
             self._verdict = verdict

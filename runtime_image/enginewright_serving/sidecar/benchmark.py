@@ -17,7 +17,7 @@ from enginewright_serving.sidecar.latency import FLOOR, Slowness, milliseconds
 _RATIO: Final = 2.0  # of the class's benchmark, measured without other load
 
 
-def compared(
+def compare(
     manifest: Manifest,
     usual: Baseline | None,
     current: Callable[[str], float | None],

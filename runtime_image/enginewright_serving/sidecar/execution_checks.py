@@ -23,7 +23,7 @@ def cause(reported: Execution, backend: str, admitted: PlacementFacts | None) ->
     (metrics, alerts, conditions, Events) report this one cause. `admitted` is the placement when the pod was
     admitted.
     """
-    if reported.session > 1 and admitted is not None and _moved(reported.placement, admitted):
+    if reported.session > 1 and admitted is not None and _has_moved(reported.placement, admitted):
         message = "ONNX Runtime replaced the session after the pod was admitted"
         return Finding(reason=Reason.SESSION_REPLACED, cause=message)
     wrong = list(_wrong(reported, backend))
@@ -184,7 +184,7 @@ def _short(value: object) -> str:
     return text[:12] if len(text) == 64 else text
 
 
-def _moved(now: PlacementFacts, then: PlacementFacts) -> bool:
+def _has_moved(now: PlacementFacts, then: PlacementFacts) -> bool:
     return (now.nodes, sorted(now.elsewhere), now.context_nodes) != (
         then.nodes,
         sorted(then.elsewhere),

@@ -67,7 +67,7 @@ class GoldenProbe:
         if self._tolerances.across_samples:
             self._scales = samples.largest_values()
         self._varying = VaryingOutputs(
-            manifest.varying or (), self._kinds, self._allowed, repeated=True
+            manifest.varying or (), self._kinds, self._find_tolerance, repeated=True
         )
 
     async def run(self, name: str, defer: float) -> ProbeResult:
@@ -108,7 +108,7 @@ class GoldenProbe:
         try:
             arrays = self._inferences.read(response, sample.expected, types)
             differences = {name: self._differs(name, fixed[name], arrays[name]) for name in fixed}
-            wrong = _described(differences, sample.name)
+            wrong = _describe(differences, sample.name)
             error = _largest_error(fixed, arrays)
             # stop at the first wrong output: more runs for distributions would only load the server
             while trial.take(arrays) and wrong is None and not trial.faults:
@@ -116,7 +116,7 @@ class GoldenProbe:
                 response = await self._inferences.post(request, defer)
                 arrays = self._inferences.read(response, sample.expected, types)
             faults = {name: fault.full_description for name, fault in trial.faults.items()}
-            wrong = wrong or _described(faults, sample.name)
+            wrong = wrong or _describe(faults, sample.name)
         except ResponseError as refusal:
             wrong = f"the response to golden sample {sample.name!r} {refusal}"
         return ProbeResult(
@@ -131,18 +131,18 @@ class GoldenProbe:
             compared=len(fixed) + len(trial.runs),
         )
 
-    def _allowed(self, name: str, want: NDArray[Any]) -> Tolerance:
+    def _find_tolerance(self, name: str, want: NDArray[Any]) -> Tolerance:
         del want
         return self._tolerances.of_output(name, self._kinds[name])
 
     def _differs(self, name: str, want: NDArray[Any], have: NDArray[Any]) -> str | None:
         if _equal(want, have):
             return None  # most backends are deterministic, and this is twenty times faster
-        allowed = self._allowed(name, want)
+        allowed = self._find_tolerance(name, want)
         return difference(want, have, allowed, self._kinds[name], self._scales.get(name, 0.0))
 
 
-def _described(differences: Mapping[str, str | None], sample: str) -> str | None:
+def _describe(differences: Mapping[str, str | None], sample: str) -> str | None:
     for name, differs in differences.items():
         if differs is not None:
             return f"output {name!r} of golden sample {sample!r} {differs}"

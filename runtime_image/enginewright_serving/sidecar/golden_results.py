@@ -5,7 +5,7 @@ from typing import Final
 
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import Reason
-from enginewright_runtime.core.logs import counted
+from enginewright_runtime.core.logs import format_count
 
 from enginewright_serving.sidecar.checks import CheckResult
 from enginewright_serving.sidecar.golden import ProbeResult
@@ -55,7 +55,7 @@ class GoldenResults:
                 " runs of the source model, and the distribution of its values is unknown",
                 Reason.NOTHING_COMPARED,
             )
-        right = f"{counted(self._samples, 'golden sample')} passed"
+        right = f"{format_count(self._samples, 'golden sample')} passed"
         spread = [output.name for output in self._manifest.varying or () if output.spreads]
         return CheckResult.ok(
             f"{right}; compared in distribution: {', '.join(spread)}" if spread else right

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from enginewright_contract.reasons import Reason
-from enginewright_runtime.session.device_errors import lost_device
+from enginewright_runtime.session.device_errors import find_lost_device
 from enginewright_runtime.session.samples import GoldenSample
 from numpy.typing import NDArray
 
@@ -28,7 +28,7 @@ class FailsError(Exception):
 
     def __init__(self, response: ServerResponse) -> None:
         self.body = bytes(response.body[:_ERROR_BYTES])
-        cause = lost_device(self.body.decode(errors="replace"))
+        cause = find_lost_device(self.body.decode(errors="replace"))
         self.reason = Reason.DEVICE_LOST if cause else Reason.RUNS_FAIL
         detail = f": {cause}" if cause else ""
         super().__init__(f"the server returned {response.status} for a golden sample{detail}")

@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 
 from enginewright_contract.execution import ComputeBucket
 from enginewright_contract.reasons import Reason
-from enginewright_runtime.core.logs import counted
+from enginewright_runtime.core.logs import format_count
 from typing_extensions import override
 
 from enginewright_serving.sidecar.checks import CheckResult
@@ -114,7 +114,7 @@ class ProbeLatency(_Latency[tuple[str, float]]):
         """Return the comparison furthest above its baseline, if there is one."""
         return self._worst(lambda trend: trend.current(now, _PROBE_AGE))
 
-    def undecided(self, now: float) -> bool:
+    def is_undecided(self, now: float) -> bool:
         """Return whether more measurements are needed soon: no baseline yet, or the last was slow."""
         if self.baseline is None:
             return True
@@ -161,7 +161,7 @@ class LiveLatency(_Latency[int]):
     def add(self, buckets: Sequence[ComputeBucket], now: float) -> None:
         """Record the server's totals at `now`."""
         current = {bucket.elements: bucket for bucket in buckets}
-        if _fell(self._before, current):
+        if _has_fallen(self._before, current):
             self.restart()  # the server's counters were reset
         is_first = not self._before
         for elements, bucket in current.items():
@@ -196,7 +196,7 @@ class LiveLatency(_Latency[int]):
         if slowness.exceeds:
             return CheckResult.failed(
                 Reason.SLOWER_THAN_BASELINE,
-                f"requests of up to {counted(size, 'element')} spend more than {slowness.limit:g} times"
+                f"requests of up to {format_count(size, 'element')} spend more than {slowness.limit:g} times"
                 f" {usual} of {milliseconds(slowness.usual)} in the model",
             )
         return CheckResult.ok("requests spend about as much time in the model as usual")
@@ -215,7 +215,7 @@ class LiveLatency(_Latency[int]):
         return max(rows, key=lambda row: row[1].rank, default=None)
 
 
-def _fell(before: dict[int, ComputeBucket], after: dict[int, ComputeBucket]) -> bool:
+def _has_fallen(before: dict[int, ComputeBucket], after: dict[int, ComputeBucket]) -> bool:
     return any(
         elements not in after or after[elements].count < bucket.count
         for elements, bucket in before.items()

@@ -14,7 +14,7 @@ from enginewright_contract.reasons import ExitCode, Reason, exit_code
 from enginewright_contract.task import HTTP_PORT, SIDECAR, SIDECAR_PORT, ServeTask
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.core.reporting import failed, write_termination_message
+from enginewright_runtime.core.reporting import report_failure, write_termination_message
 
 from enginewright_serving.manifest import read_manifest
 from enginewright_serving.sidecar.app import SidecarApp
@@ -51,7 +51,7 @@ def run(
 
 
 def _report(paths: Paths, failure: StageFailure) -> int:
-    report = failed(SIDECAR, failure)
+    report = report_failure(SIDECAR, failure)
     _log.error("%s: %s", report.reason, report.outcome)
     write_termination_message(paths, report.termination_message())
     return int(exit_code(failure.reason))

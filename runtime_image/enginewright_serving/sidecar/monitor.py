@@ -267,7 +267,7 @@ class Monitor:
         return 0.0
 
     def _report_left_out(self) -> None:
-        names = self._schedule.left_out(self._pod_state.probe_facts)
+        names = self._schedule.find_left_out(self._pod_state.probe_facts)
         self._pod_state.measurements.left_out = names
         for name in sorted(set(names) - self._logged_left_out):
             self._logged_left_out.add(name)

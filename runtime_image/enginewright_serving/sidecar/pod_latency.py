@@ -86,6 +86,6 @@ class PodLatency:
 
     def _compare_class(self) -> tuple[str, Slowness] | None:
         now = self._clock()
-        return benchmark.compared(
+        return benchmark.compare(
             self._manifest, self.reported, lambda sample: self.probes.current(sample, now)
         )

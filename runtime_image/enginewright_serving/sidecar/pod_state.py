@@ -87,14 +87,14 @@ class PodState:
             self._server_failed("the server is live but not ready")
         else:
             self._server_failed("the server reports that it is not live")
-        self._changed()
+        self._invalidate()
 
     def server_missed(self, why: str, *, unreachable: bool) -> None:
         """The server did not respond; `unreachable`: its process is not running."""
         if unreachable:
             self._restart(why)
         self._server_failed(why)
-        self._changed()
+        self._invalidate()
 
     def execution(self, reported: Execution, due: Iterable[Check]) -> None:
         """The server returned its execution report; `due`: the checks to evaluate."""
@@ -104,7 +104,7 @@ class PodState:
         self._traffic.add(reported.buckets, self._clock())
         for check in due:
             self._record(check, self._judge(check, reported))
-        self._changed()
+        self._invalidate()
 
     def execution_missed(self, why: str, due: Iterable[Check], *, foreign: bool) -> None:
         """The server returned no execution report; `foreign`: it has no such endpoint."""
@@ -117,7 +117,7 @@ class PodState:
                 self._record(check, CheckResult.unknown(why))
             else:
                 self.board.miss(check, why)
-        self._changed()
+        self._invalidate()
 
     def golden(self, result: ProbeResult, interval: float) -> None:
         """A golden inference has ended; the next one starts in `interval` seconds."""
@@ -134,23 +134,23 @@ class PodState:
             self._record(Check.GOLDEN, outcome, interval + taken)
         latency = self.latency.probes.outcome(self._clock())
         self._record(Check.PROBE_LATENCY, latency, interval + result.seconds)
-        self._changed()
+        self._invalidate()
 
     def responses(self, counts: Mapping[int, float]) -> None:
         """The server reported its responses by status code."""
         self._errors.add(counts, self._clock())
         self._record(Check.ERRORS, self._errors.outcome())
-        self._changed()
+        self._invalidate()
 
     def responses_missed(self, why: str) -> None:
         """The server did not report its responses."""
         self.board.miss(Check.ERRORS, why)
-        self._changed()
+        self._invalidate()
 
     def release(self, seconds: float) -> None:
         """The operator releases the pod for a broken promise, for `seconds` from now, if not 0."""
         self._released_until = self._clock() + seconds if seconds else float("-inf")
-        self._changed()
+        self._invalidate()
 
     def probe(self) -> None:
         """The operator asks for golden inferences at a higher rate, which ends by itself."""
@@ -188,7 +188,7 @@ class PodState:
             proven=self.golden_results.proven,
             idle=self._traffic.idle(self._clock()),
             served=self._traffic.served,
-            undecided=self.latency.probes.undecided(self._clock()),
+            undecided=self.latency.probes.is_undecided(self._clock()),
             probing=self._probing,
         )
 
@@ -206,18 +206,18 @@ class PodState:
         """Return the verdict on the pod, the same object for as long as nothing has changed."""
         now = self._clock()
         if self._verdict is None or now >= self._verdict_until:
-            self._verdict = self._judged()
+            self._verdict = self._make_verdict()
             released_until = self._released_until if self._released_until > now else math.inf
             self._verdict_until = min(self.board.expires(now), released_until)
         return self._verdict
 
     # Internal.
 
-    def _changed(self) -> None:
+    def _invalidate(self) -> None:
         self._verdict = None
         self._decide()
 
-    def _judged(self) -> Verdict:
+    def _make_verdict(self) -> Verdict:
         ready = self._decide()
         placed = self.placed
         return Verdict(

@@ -127,7 +127,7 @@ class ProbeSchedule:
         cheap = [name for name in self._names if name not in large]
         return ProbeTurn(self._one_of(cheap), defer)
 
-    def left_out(self, facts: ProbeFacts) -> list[str]:
+    def find_left_out(self, facts: ProbeFacts) -> list[str]:
         """Return the samples that do not run at present, since they would delay clients' requests."""
         return [] if facts.is_idle else self._large(facts)
 

@@ -64,7 +64,7 @@ def encode(sample: GoldenSample, types: Types, *, binary: bool) -> EncodedReques
         datatype = types.inputs[name]
         part = encode_strings(array) if datatype.is_string else _bytes(array)
         parameters = {"binary_data_size": len(part)}
-        inputs.append(_described(name, array, datatype) | {"parameters": parameters})
+        inputs.append(_describe(name, array, datatype) | {"parameters": parameters})
         parts.append(part)
     header = orjson.dumps({"inputs": inputs, "outputs": outputs})
     return EncodedRequest((header, *parts), len(header))
@@ -187,7 +187,7 @@ def _json_parts(
         datatype = types.inputs[name]
         if datatype is BF16:
             raise UnencodableError(f"input {name!r} is BF16, which JSON cannot represent")
-        described = orjson.dumps(_described(name, array, datatype))[:-1]
+        described = orjson.dumps(_describe(name, array, datatype))[:-1]
         parts += [b"," if parts else b'{"inputs":[', described, b',"data":[']
         for part in _numbers(name, array):
             parts.append(part)
@@ -207,7 +207,7 @@ def _numbers(name: str, array: NDArray[Any]) -> Iterator[bytes]:
         raise UnencodableError(why) from None
 
 
-def _described(name: str, array: NDArray[Any], datatype: Datatype) -> dict[str, Any]:
+def _describe(name: str, array: NDArray[Any], datatype: Datatype) -> dict[str, Any]:
     return {"name": name, "datatype": datatype.name, "shape": list(array.shape)}
 
 

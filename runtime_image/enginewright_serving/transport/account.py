@@ -49,7 +49,7 @@ class ByteAccount:
         """Whether there are so many transfers that they would delay other requests."""
         return len(self._transfers) > _CROWD
 
-    def charged_response(self, size: int) -> int:
+    def limit_response(self, size: int) -> int:
         """Return what to charge for a response, of which one may be larger than the limit."""
         return min(size, int(self.limit * _LARGEST_RESPONSE))
 

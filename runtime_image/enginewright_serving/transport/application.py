@@ -63,7 +63,7 @@ class ApplicationBase(Generic[_C]):
         """Write the Date header with the current time."""
         self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
 
-    def connected(self, connection: _C) -> bool:
+    def add_connection(self, connection: _C) -> bool:
         """Add a connection; return False if there are as many as allowed, and none of them waits."""
         limit = self.settings.connections + self.settings.reserved_connections
         has_capacity = len(self.connections) < limit or self.close_one()
@@ -74,7 +74,7 @@ class ApplicationBase(Generic[_C]):
         """Close the connection that is the first to be replaced; return False if none waits for its client."""
         return self._eviction.close_one(self.connections)
 
-    def disconnected(self, connection: _C) -> None:
+    def remove_connection(self, connection: _C) -> None:
         """Remove a connection."""
         self.connections.discard(connection)
 

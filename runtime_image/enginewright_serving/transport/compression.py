@@ -31,7 +31,7 @@ class ExpandedTooLargeError(CompressionError):
     """A message does not fit into the memory for it."""
 
 
-def stated_size(message: memoryview) -> int:
+def read_stated_size(message: memoryview) -> int:
     """Return the size that a gzip message states; raise CompressionError if it is too short for that."""
     if len(message) < _TRAILER_BYTES:
         raise CompressionError("it is too short")

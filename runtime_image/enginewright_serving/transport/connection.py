@@ -25,7 +25,7 @@ from enginewright_serving.transport.message import (
     Body,
     HttpRequest,
     HttpResponse,
-    charged_bytes,
+    count_charged_bytes,
 )
 from enginewright_serving.transport.pace import TransferPace
 from enginewright_serving.transport.pausing_protocol import NEVER
@@ -82,7 +82,7 @@ class Connection(TimedConnection):
         self._use(transport, now)
         if self._app.draining:  # it was accepted before, as its handshake was not complete
             self._expires = now
-        if not self._app.connected(self):
+        if not self._app.add_connection(self):
             self._finish(self._app.refuse(503, "too many connections; try again later"))
 
     @override
@@ -103,7 +103,7 @@ class Connection(TimedConnection):
         self._chunked = None
         self._unwritten = None
         self._pending = b""
-        self._app.disconnected(self)
+        self._app.remove_connection(self)
 
     @override
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -120,7 +120,7 @@ class Connection(TimedConnection):
             self._body_arrived(self._request)
         elif self._state is CLOSING:
             self._read_in_turn()  # much input may have to be discarded
-        elif self._held_up():
+        elif self._is_held_up():
             self._keep(self._pending[self._pending_at :] + self._view[:nbytes], 0)
         elif self._pending:
             data = self._pending + self._view[:nbytes]
@@ -148,7 +148,7 @@ class Connection(TimedConnection):
                 self._transport.close()
         self._account.release(self._outgoing)
         if self._unwritten is not None:
-            self._app.answered(self, *self._unwritten)
+            self._app.on_answered(self, *self._unwritten)
             self._unwritten = None
         if self._transport is not None:
             self._since = time.monotonic()
@@ -260,16 +260,16 @@ class Connection(TimedConnection):
     @override
     def _continue(self) -> None:
         """Process pending input, such as a pipelined request, and resume reading."""
-        if self._held_up():
+        if self._is_held_up():
             return
         pending, at = self._pending, self._pending_at
         self._pending, self._pending_at = b"", 0
         if pending:
             self._consume(pending, memoryview(pending), at, len(pending))
-        if not self._pending or not self._held_up():
+        if not self._pending or not self._is_held_up():
             self._resume_reading()
 
-    def _held_up(self) -> bool:
+    def _is_held_up(self) -> bool:
         """Whether input must wait until a response is written, or for the connection's turn."""
         if self._state is HEAD and self._writing_paused:
             return True
@@ -350,7 +350,7 @@ class Connection(TimedConnection):
     def _body_arrived(self, request: HttpRequest) -> None:
         """Charge a body that has grown; serve the request if it is complete."""
         if self._filled >= self._incoming.size and not self._charge(
-            request, charged_bytes(self._filled, request.length)
+            request, count_charged_bytes(self._filled, request.length)
         ):
             return
         body, view = request.body, self._body_view
@@ -382,7 +382,7 @@ class Connection(TimedConnection):
         size = len(decoder.data)
         if refusal := self._app.check_size(request, size):
             self._finish(refusal)
-        elif size <= self._incoming.size or self._charge(request, charged_bytes(size, size)):
+        elif size <= self._incoming.size or self._charge(request, count_charged_bytes(size, size)):
             if decoder.done:
                 request.length = size
                 request.body = Body(size, request.json_length or 0)
@@ -436,14 +436,14 @@ class Connection(TimedConnection):
         if request.counted:
             self._count(request, response, began)
         elif request.route is None:
-            self._app.refused(self, request, response, began)
+            self._app.on_refused(self, request, response, began)
 
     def _count(self, request: HttpRequest, response: HttpResponse, began: float) -> None:
         """Count a request once its answer is written."""
         if self._writing_paused:
             self._unwritten = request, response, began
         else:
-            self._app.answered(self, request, response, began)
+            self._app.on_answered(self, request, response, began)
 
     def _finish(self, response: HttpResponse, context: RequestContext | None = None) -> None:
         """Answer an invalid request, or one whose body is not read, and close."""
@@ -465,7 +465,7 @@ class Connection(TimedConnection):
         if request is not None and request.counted:
             self._count(request, response, began)
         elif request is not None and request.route is None:
-            self._app.refused(self, request, response, began)
+            self._app.on_refused(self, request, response, began)
 
     def _report_left(self) -> None:
         """Report an inference whose client has left before its answer was written."""
@@ -475,7 +475,7 @@ class Connection(TimedConnection):
         elif request is not None and self._state is not BUSY:
             request.length = self._filled
         if request is not None and request.counted:
-            self._app.left(self, request, began)
+            self._app.on_left(self, request, began)
 
     def _send(
         self,

@@ -52,13 +52,13 @@ class HeadParser:
         text = bytes(head)
         kept = self._kept.get(text)
         if kept is not None:
-            return kept.repeated()
+            return kept.repeat()
         request = self._parse(head)
         # one with a context has an ID, so its head is not repeated
         if request is not None and request.context is None:
             if len(self._kept) >= _KEPT_MOST:
                 self._kept.clear()
-            self._kept[text] = request.repeated()
+            self._kept[text] = request.repeat()
         return request
 
     def _parse(self, head: memoryview) -> HttpRequest | None:

@@ -29,10 +29,10 @@ class ConnectionApplication(Protocol[_C_contra]):
     def settings(self) -> TransportSettings:
         """The limits."""
 
-    def connected(self, connection: _C_contra) -> bool:
+    def add_connection(self, connection: _C_contra) -> bool:
         """Add a new connection; return False if no capacity is left."""
 
-    def disconnected(self, connection: _C_contra) -> None:
+    def remove_connection(self, connection: _C_contra) -> None:
         """Remove a connection and the work for it."""
 
 
@@ -61,7 +61,7 @@ class HttpApplication(ApplicationBase[_C]):
     def serve(self, connection: _C, request: HttpRequest) -> HttpResponse | None:
         """Answer; without a response, `connection.respond` will be called later, and `release` before it."""
 
-    def answered(
+    def on_answered(
         self, connection: _C, request: HttpRequest, response: HttpResponse, began: float
     ) -> None:
         """Count a request that is `counted`: the socket has taken the last byte of its response.
@@ -69,10 +69,10 @@ class HttpApplication(ApplicationBase[_C]):
         `began` is when its head had arrived, as `time.monotonic()`.
         """
 
-    def left(self, connection: _C, request: HttpRequest, began: float) -> None:
+    def on_left(self, connection: _C, request: HttpRequest, began: float) -> None:
         """Report a request that is `counted`, whose client has left before its answer was written."""
 
-    def refused(
+    def on_refused(
         self, connection: _C, request: HttpRequest, response: HttpResponse, began: float
     ) -> None:
         """Report a request without a route, which was refused."""

@@ -23,7 +23,7 @@ JSON_TYPE: Final = b"Content-Type: application/json\r\n"
 BINARY_TYPE: Final = b"Content-Type: application/octet-stream\r\n"
 
 
-def charged_bytes(arrived: int, length: int) -> int:
+def count_charged_bytes(arrived: int, length: int) -> int:
     """Return the memory that a body of `length` bytes takes when `arrived` bytes have arrived."""
     if not _is_large(length):
         memory = -(-arrived // _PAGES) * _PAGES
@@ -125,7 +125,7 @@ class HttpRequest(InferenceCall):
         self.route: object = None  # set by the application
         self.body: Body | None = None
 
-    def repeated(self) -> "HttpRequest":
+    def repeat(self) -> "HttpRequest":
         """Return another request with the same head."""
         other = HttpRequest(self.target)
         other.method = self.method

@@ -63,7 +63,7 @@ class TimedConnection(PausingProtocol):
                 transport.abort()
         elif now > self._head_since + settings.head_seconds:
             self._refuse_late()
-        elif now > min(self._since + settings.idle_seconds, self._aged_limit()):
+        elif now > min(self._since + settings.idle_seconds, self._find_age_limit()):
             self._close(transport, now, linger=False)
 
     @abstractmethod
@@ -78,7 +78,7 @@ class TimedConnection(PausingProtocol):
     def _idle(self) -> bool:
         return self._state is HEAD and not self._pending and not self._writing_paused
 
-    def _aged_limit(self) -> float:
+    def _find_age_limit(self) -> float:
         """Return when an idle connection is closed for its age.
 
         A client that sends requests reads `Connection: close` before that. One that pauses may send

@@ -32,7 +32,7 @@ class UnreadResponse(Holding):
 
     def reserve(self, response: HttpResponse) -> bool:
         """Charge a response before it is sent; return False if there is no space for it."""
-        return self._account.hold(self, self._account.charged_response(response.length))
+        return self._account.hold(self, self._account.limit_response(response.length))
 
     def cut(self, parts: Iterable[bytes | memoryview]) -> None:
         """Keep the parts in pieces, since TLS encrypts and keeps all that is written."""

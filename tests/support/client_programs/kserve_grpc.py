@@ -31,7 +31,7 @@ def array(kind: str) -> Any:
     return np.array([VALUES[kind]], names.get(kind, kind.lower()))
 
 
-def typed(kind: str) -> Any:
+def make_typed(kind: str) -> Any:
     return InferInput(f"in_{kind}", [1, 3], kind, VALUES[kind])
 
 
@@ -41,7 +41,7 @@ def raw(kind: str) -> Any:
     return made
 
 
-async def echoed(client: Any, inputs: list[Any]) -> dict[str, bool]:
+async def check_echoes(client: Any, inputs: list[Any]) -> dict[str, bool]:
     answer = await client.infer(InferRequest("m", inputs, request_id="7"))
     assert answer.id == "7"
     outputs = {output.name.removeprefix("out_"): output.as_numpy() for output in answer.outputs}
@@ -60,18 +60,18 @@ async def main() -> None:
     logging.disable()
     async with InferenceGRPCClient(ADDRESSES["echo"]) as client:
         kinds = list(VALUES)
-        mixed = [raw(kind) if kind == "FP16" else typed(kind) for kind in kinds]
+        mixed = [raw(kind) if kind == "FP16" else make_typed(kind) for kind in kinds]
         results = {
             "live": await client.is_server_live(),
             "ready": await client.is_server_ready(),
             "model ready": await client.is_model_ready("m"),
-            "raw": await echoed(client, [raw(kind) for kind in kinds]),
+            "raw": await check_echoes(client, [raw(kind) for kind in kinds]),
             "mixed": await error(client.infer(InferRequest("m", mixed))),
             "unknown": await error(client.is_model_ready("n")),
         }
     async with InferenceGRPCClient(ADDRESSES["typed"]) as client:
         kinds = [kind for kind in VALUES if kind != "FP16"]
-        results["typed"] = await echoed(client, list(map(typed, kinds)))
+        results["typed"] = await check_echoes(client, list(map(make_typed, kinds)))
     async with InferenceGRPCClient(ADDRESSES["slow"]) as client:
         turns = InferInput("turns", [1], "INT64", [5_000])
         request = InferRequest("m", [turns])

@@ -26,7 +26,7 @@ VALUES: dict[str, list[Any]] = {
 }
 
 
-def given(kind: str, *, binary: bool) -> Any:
+def make_inputs(kind: str, *, binary: bool) -> Any:
     names = {"BOOL": "bool", "BYTES": "object", "FP16": "f2", "FP32": "f4", "FP64": "f8"}
     made = InferInput(f"in_{kind}", [1, 3], kind)
     array = np.array([VALUES[kind]], names.get(kind, kind.lower()))
@@ -35,8 +35,8 @@ def given(kind: str, *, binary: bool) -> Any:
     return made
 
 
-async def echoed(client: Any, *, binary: bool) -> dict[str, bool]:
-    inputs = [given(kind, binary=binary) for kind in VALUES]
+async def check_echoes(client: Any, *, binary: bool) -> dict[str, bool]:
+    inputs = [make_inputs(kind, binary=binary) for kind in VALUES]
     parameters = {"binary_data_output": True} if binary else {}
     request = InferRequest("m", inputs, request_id="7", parameters=parameters)
     answer = await client.infer(URL, request, model_name="m")
@@ -61,10 +61,10 @@ async def main() -> None:
         "ready": await client.is_server_ready(URL),
         "model ready": await client.is_model_ready(URL, "m"),
         "unknown ready": await client.is_model_ready(URL, "n"),
-        "binary": await echoed(client, binary=True),
-        "json": await echoed(client, binary=False),
+        "binary": await check_echoes(client, binary=True),
+        "json": await check_echoes(client, binary=False),
         "refused": await error(
-            client.infer(URL, InferRequest("m", [given("BOOL", binary=True)]), model_name="m")
+            client.infer(URL, InferRequest("m", [make_inputs("BOOL", binary=True)]), model_name="m")
         ),
     }
     await client.close()

@@ -35,15 +35,15 @@ def client(name: str) -> Any:
     return triton.InferenceServerClient(ADDRESSES[name])
 
 
-def given(name: str, array: Any) -> Any:
+def make_inputs(name: str, array: Any) -> Any:
     made = triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
     made.set_data_from_numpy(array)
     return made
 
 
-def echoed(**options: Any) -> dict[str, bool]:
+def check_echoes(**options: Any) -> dict[str, bool]:
     """Send an array of every type; return which came back."""
-    inputs = [given(f"in_{kind}", array) for kind, array in ARRAYS.items()]
+    inputs = [make_inputs(f"in_{kind}", array) for kind, array in ARRAYS.items()]
     answer = client("echo").infer("m", inputs, **options)
     echoes = {}
     for kind, array in ARRAYS.items():
@@ -70,21 +70,21 @@ def large() -> bool:
     }
     answer = client("echo").infer(
         "m",
-        [given(f"in_{kind}", array) for kind, array in inputs.items()],
+        [make_inputs(f"in_{kind}", array) for kind, array in inputs.items()],
         outputs=[triton.InferRequestedOutput("out_FP32")],
     )
     return bool((answer.as_numpy("out_FP32") == inputs["FP32"]).all())
 
 
 def halves() -> list[float]:
-    x = given("x", np.array([1.0, 2.0], ml_dtypes.bfloat16))
+    x = make_inputs("x", np.array([1.0, 2.0], ml_dtypes.bfloat16))
     answer = client("halves").infer("m", [x])
     doubled: list[float] = answer.as_numpy("y").astype(np.float32).tolist()
     return doubled
 
 
 def turns(count: int) -> Any:
-    return given("turns", np.array([count], np.int64))
+    return make_inputs("turns", np.array([count], np.int64))
 
 
 def behind_a_long_run(call: Callable[[], object]) -> list[str]:
@@ -99,7 +99,7 @@ def behind_a_long_run(call: Callable[[], object]) -> list[str]:
     return failure
 
 
-def cancelled() -> list[str]:
+def cancel_call() -> list[str]:
     done = threading.Event()
     errors: list[Any] = []
 
@@ -116,10 +116,10 @@ def cancelled() -> list[str]:
     return [str(errors[0].status()), str(errors[0].message())]
 
 
-def refused() -> dict[str, list[str]]:
-    x = given("turns", np.array([1], np.int64))
-    flat = given("turns", np.array([1, 2], np.int64))
-    wrong = given("turns", np.array([1], np.int32))
+def collect_refusals() -> dict[str, list[str]]:
+    x = make_inputs("turns", np.array([1], np.int64))
+    flat = make_inputs("turns", np.array([1, 2], np.int64))
+    wrong = make_inputs("turns", np.array([1], np.int32))
     shared = triton.InferInput("turns", [1], "INT64")
     shared.set_shared_memory("region", 8)
     classes = triton.InferRequestedOutput("sum", class_count=2)
@@ -160,21 +160,21 @@ def main() -> None:
         ).get_response(as_json=True)
         in_time = one.infer("m", [turns(3)], timeout=30_000_000, client_timeout=30, priority=1)
         results["in time"] = in_time.as_numpy("done").tolist()
-    results |= {"echo": echoed()}
+    results |= {"echo": check_echoes()}
     with client("echo") as one:
         results["statistics"] = [
             one.get_inference_statistics(*which, as_json=True) for which in ((), ("m",), ("m", "1"))
         ]
     results |= {
-        "gzip": echoed(compression_algorithm="gzip"),
+        "gzip": check_echoes(compression_algorithm="gzip"),
         "large": large(),
         "halves": halves(),
         "id": some["id"],
         "outputs": [output["name"] for output in some["outputs"]],
         "timeout": behind_a_long_run(lambda: client("slow").infer("m", [turns(1)], timeout=20_000)),
         "deadline": error(lambda: client("slow").infer("m", [turns(LONG)], client_timeout=0.1)),
-        "cancelled": cancelled(),
-        "refused": refused(),
+        "cancelled": cancel_call(),
+        "refused": collect_refusals(),
     }
     print(json.dumps(results))
 

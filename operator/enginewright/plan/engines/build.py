@@ -64,15 +64,15 @@ def build_state(facts: BuildFacts) -> EngineState:
     """Return the state of the engine; the first of these that holds decides."""
     spec, status = facts.engine.spec, facts.engine.status
     if status.engine:
-        return EngineState.built(status, status.engine)
+        return EngineState.from_engine(status, status.engine)
     digest = build_hash(spec.build)
     current = status
     if status.build_hash != digest:
         current = InferenceEngineStatus(build_hash=digest, failed_builds=status.failed_builds)
     if current.failure and current.failure.lasting:
-        return EngineState.failed(current, current.failure)
+        return EngineState.from_failure(current, current.failure)
     if digest in current.failed_builds:
-        return EngineState.failed(current, _tried_before(status.failure))
+        return EngineState.from_failure(current, _refuse_repetition(status.failure))
     if engine_key(spec.prepared_key, _recipe(facts.engine)) != spec.key:
         message = (
             "spec.key does not match spec.preparedKey and spec.recipe: delete this InferenceEngine;"
@@ -104,9 +104,9 @@ def _of_attempt(facts: BuildFacts, status: InferenceEngineStatus, attempt: int) 
     state = advance(work, observed, attempt, status.failure)
     match state:
         case Succeeded() if engine := state.result.engine:
-            return _built(status, state.attempt, state.job, work.stages[-1], engine)
+            return _finish(status, state.attempt, state.job, work.stages[-1], engine)
         case Failed():
-            return _failed(status, state)
+            return _fail(status, state)
         case _ if not is_requested(facts):  # its Jobs must not hold a device
             status = status.model_copy(update={"job": "", **_NOT_RUNNING})
             message = "no InferenceModel of this namespace needs it: it is built once one does"
@@ -143,7 +143,9 @@ def _build(engine: InferenceEngine, status: InferenceEngineStatus) -> Work[_Foun
     return Work(
         stages=ENGINE_STAGES,
         name=partial(engine_job_name, engine.metadata.name, status.build_hash),
-        result=lambda pod: _Found(built) if (built := _published(pod, engine.spec.key)) else None,
+        result=lambda pod: (
+            _Found(built) if (built := _find_published(pod, engine.spec.key)) else None
+        ),
         placement=placement_hash(engine.spec.pod_template),
         overdue=(Reason.TIMEOUT, f"{{stage}} timed out after {seconds} s"),
         lightened=_BENCHMARK if engine.spec.build.benchmark_backends else "",
@@ -154,13 +156,13 @@ def _lookup(engine: InferenceEngine, status: InferenceEngineStatus) -> Work[_Fou
     return Work(
         stages=(LOOKUP_STAGE,),
         name=partial(lookup_job_name, engine.metadata.name, status.build_hash),
-        result=lambda pod: _Found(_published(pod, engine.spec.key)),
+        result=lambda pod: _Found(_find_published(pod, engine.spec.key)),
         placement=placement_hash(engine.spec.pod_template),
         overdue=(Reason.STORE_UNAVAILABLE, "the lookup in the store timed out"),
     )
 
 
-def _published(pod: PodView, key: str) -> PublishedEngine | None:
+def _find_published(pod: PodView, key: str) -> PublishedEngine | None:
     engines = (report.engine for report in pods.reports(pod))
     return next((engine for engine in engines if engine and engine.key == key), None)
 
@@ -175,12 +177,12 @@ def _takes_device(engine: InferenceEngine) -> bool:
     return bool(build.resource_name or build.device) and not engine.spec.recipe.ahead_of_time
 
 
-def _built(
+def _finish(
     status: InferenceEngineStatus, attempt: int, job: str, stage: str, engine: PublishedEngine
 ) -> EngineState:
     done = {"job": job, "attempt": attempt, "stage": stage, "failure": None} | _NOT_RUNNING
     done["versions"] = engine_versions(engine)
-    return EngineState.built(status.model_copy(update=done), engine_facts(engine))
+    return EngineState.from_engine(status.model_copy(update=done), engine_facts(engine))
 
 
 def _start(
@@ -299,17 +301,17 @@ def _lacks_device(engine: InferenceEngine, pod: PodView) -> str:
     return ""
 
 
-def _failed(status: InferenceEngineStatus, state: Failed) -> EngineState:
+def _fail(status: InferenceEngineStatus, state: Failed) -> EngineState:
     failure = state.failure
     update = {"failure": failure, "attempt": state.attempt, "stage": failure.stage} | _NOT_RUNNING
     status = status.model_copy(update=update)
     if state.requeue_after is None:
-        return replace(EngineState.failed(status, failure), end=state.ends)
+        return replace(EngineState.from_failure(status, failure), end=state.ends)
     message, after = f"{failure.sentence}; retrying", state.requeue_after
     return EngineState(status, failure.reason, message, end=state.ends, requeue_after=after)
 
 
-def _tried_before(last: JobFailure | None) -> JobFailure:
+def _refuse_repetition(last: JobFailure | None) -> JobFailure:
     """Return the failure for a spec.build that failed permanently before other ones were tried."""
     message = (
         "a build with this spec.build failed before: change it, or delete this InferenceEngine to"

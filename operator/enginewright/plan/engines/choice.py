@@ -45,7 +45,7 @@ class Choice:
     failed: RolloutFailure | None = None  # of the revision with `chosen`: the engines serve
     waits: str = ""  # for an image that is being probed: there is no new revision until then
 
-    def given_up(self, failure: RolloutFailure) -> "Choice":
+    def give_up(self, failure: RolloutFailure) -> "Choice":
         """Return the choice after what was chosen has failed."""
         classes = tuple(self._without(device_class, failure) for device_class in self.classes)
         return replace(self, classes=classes, chosen={}, failed=failure)
@@ -71,14 +71,14 @@ def choose(facts: Facts, target: Target, prepared: Prepared, engines: Engines) -
         name = device_class.metadata.name
         engine = facts.engines[names[name]].status.engine
         backends = benchmark_backends(facts, target.image, prepared.precision, device_class)
-        measured = _compared(engine, backends)
+        measured = _list_compared(engine, backends)
         medians[name] = _medians(measured)
-        unknown = _unknown_images(facts.config, facts.images, target, measured)
+        unknown = _find_unknown_images(facts.config, facts.images, target, measured)
         may_serve = [
             one for one in measured if one.backend in unknown or not _why_not(facts, target, one)
         ]
-        waits = waits or _awaited(facts, target, may_serve, unknown)
-        kept = _kept(target, before.get(name), may_serve) if unknown else None
+        waits = waits or _why_wait(facts, target, may_serve, unknown)
+        kept = _keep_choice(target, before.get(name), may_serve) if unknown else None
         keeps = keeps or kept is not None
         classes.append(kept or _choose_on(facts, target, device_class, measured, backends))
     if keeps and failed:  # all of it, or another part of it would be tried
@@ -94,7 +94,7 @@ def choose(facts: Facts, target: Target, prepared: Prepared, engines: Engines) -
     return Choice(tuple(classes), _summary(medians), chosen, carried, waits)
 
 
-def _awaited(
+def _why_wait(
     facts: Facts, target: Target, may_serve: Sequence[EngineBackend], unknown: Mapping[str, str]
 ) -> str:
     """Return why it is not known yet whether the backend that would be chosen can serve."""
@@ -125,7 +125,7 @@ def _choose_on(
     )
 
 
-def _kept(
+def _keep_choice(
     target: Target, before: BackendChoice | None, may_serve: Sequence[EngineBackend]
 ) -> BackendChoice | None:
     """Return the choice before, if it can still serve: it holds while an image cannot be probed."""
@@ -135,7 +135,7 @@ def _kept(
     return before if holds else None
 
 
-def _unknown_images(
+def _find_unknown_images(
     config: Config,
     probed: Mapping[str, ImageFacts],
     target: Target,
@@ -173,7 +173,9 @@ def choice_events(
     )
 
 
-def _compared(engine: EngineFacts | None, backends: Sequence[str]) -> tuple[EngineBackend, ...]:
+def _list_compared(
+    engine: EngineFacts | None, backends: Sequence[str]
+) -> tuple[EngineBackend, ...]:
     """Return the backends that were compared, the engine's first, of those that may serve now."""
     measured = engine.backends if engine else ()
     return tuple(

@@ -21,7 +21,7 @@ from enginewright.manifests.names import lookup_job_name
 from enginewright.observed.revisions import RevisionView
 from enginewright.plan.engines.build import BuildFacts, build_state, is_requested
 from enginewright.plan.engines.status import EngineState, ready_events, status_of
-from enginewright.plan.prepare.shared import kept_records
+from enginewright.plan.prepare.shared import merge_records
 from enginewright.plan.types import CollectionConfig, EventIntent, ObjectRef, Plan, image_not_pushed
 
 _RECORDED_WITHIN: Final = timedelta(hours=1)
@@ -53,28 +53,28 @@ def plan_engine(facts: BuildFacts) -> EnginePlan:
     if not is_requested(facts) and not facts.engine.status.conditions and _is_new(facts):
         # its model has just created it and will reference it in its status
         return EnginePlan((), (), facts.engine.status.manifest(), (), None)
-    since = unused_since(facts.engine, facts.now, needed=_is_needed(facts))
+    since = find_unused_since(facts.engine, facts.now, needed=_is_needed(facts))
     left = _seconds_left(since, facts.config.store.gc, facts.now)
     if since is not None and left is not None and left <= 0:
-        return EnginePlan((), (), {}, (), None, removed=_removed(since))
+        return EnginePlan((), (), {}, (), None, removed=_announce_removal(since))
     engine_state = build_state(facts)
     before, prepared_key = facts.engine.status, facts.engine.spec.prepared_key
-    last_used, due_in = recorded_use(before, facts.users, facts.now)
+    last_used, due_in = record_use(before, facts.users, facts.now)
     recorded = {
         "users": EngineUsers(count=len(facts.users), models=facts.users[:_NAMED]),
         "last_used": last_used,
         "unused_since": since,
-        "prepared": kept_records(before.prepared, facts.prepared, prepared_key),
+        "prepared": merge_records(before.prepared, facts.prepared, prepared_key),
     }
     status = status_of(facts.engine, engine_state, facts.now).model_copy(update=recorded)
     waits = (engine_state.requeue_after, due_in, left)
     return EnginePlan(
         apply=engine_state.apply,
-        delete=_unwanted(facts, engine_state),
+        delete=_find_obsolete_jobs(facts, engine_state),
         status=status.manifest(),
         events=(*ready_events(facts.engine, status), *_of_image(before, status)),
         requeue_after=min((wait for wait in waits if wait is not None), default=None),
-        ended=_ended(before, status),
+        ended=_detect_end(before, status),
         awaits_turn=engine_state.awaits_turn,
     )
 
@@ -98,14 +98,14 @@ def _is_needed(facts: BuildFacts) -> bool:
     return bool(facts.users) or facts.tried_again or works
 
 
-def _removed(since: datetime) -> EventIntent:
+def _announce_removal(since: datetime) -> EventIntent:
     message = (
         f"nothing has needed it since {since:%Y-%m-%d %H:%M} UTC: the InferenceEngine is removed"
     )
     return EventIntent("Normal", StatusReason.ENGINE_REMOVED, message)
 
 
-def _unwanted(facts: BuildFacts, engine_state: EngineState) -> tuple[ObjectRef, ...]:
+def _find_obsolete_jobs(facts: BuildFacts, engine_state: EngineState) -> tuple[ObjectRef, ...]:
     """Return the Jobs that are not needed and, when a new one is created, those of earlier attempts."""
     engine, status = facts.engine.metadata, engine_state.status
     looked = lookup_job_name(engine.name, status.build_hash, status.attempt)
@@ -118,7 +118,7 @@ def _unwanted(facts: BuildFacts, engine_state: EngineState) -> tuple[ObjectRef, 
     )
 
 
-def _ended(before: InferenceEngineStatus, now: InferenceEngineStatus) -> Ended | None:
+def _detect_end(before: InferenceEngineStatus, now: InferenceEngineStatus) -> Ended | None:
     built, failure = now.engine, now.failure
     if built and before.engine is None:
         return Ended("", cached=built.cached, build_seconds=built.build_milliseconds / 1000)
@@ -168,7 +168,7 @@ def users_of(engine: InferenceEngine, uses: Iterable[EngineUse]) -> tuple[str, .
     return tuple(sorted(use.model for use in uses if use.includes(name, key)))
 
 
-def recorded_use(
+def record_use(
     before: InferenceEngineStatus, users: Sequence[str], now: datetime
 ) -> tuple[datetime | None, float | None]:
     """Return the last use, to the hour while there is a user, then exactly, and in how many seconds that is outdated."""
@@ -181,7 +181,7 @@ def recorded_use(
     return used, (_RECORDED_EVERY - age).total_seconds() if users else None
 
 
-def unused_since(engine: InferenceEngine, now: datetime, *, needed: bool) -> datetime | None:
+def find_unused_since(engine: InferenceEngine, now: datetime, *, needed: bool) -> datetime | None:
     """Return since when nothing needs the engine, unless it is needed or a user has created it."""
     if needed or REQUESTED_BY not in engine.metadata.annotations:
         return None

@@ -16,7 +16,11 @@ from enginewright.api.inference_model_status import Prepared
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.revisions import RevisionView
 from enginewright.plan.engines.wanted import Engines, is_ahead_of_time
-from enginewright.plan.resolve.backends import interim_backend, served_classes, why_not_precision
+from enginewright.plan.resolve.backends import (
+    interim_backend,
+    list_served_classes,
+    why_not_precision,
+)
 from enginewright.plan.resolve.resolve import Target, why_no_image
 from enginewright.plan.types import Facts
 
@@ -45,12 +49,12 @@ def interim_of(
         or device_class.metadata.name in engines.unusable
     ]
     names = frozenset(accelerator_class.metadata.name for accelerator_class in lacking)
-    if names & served_classes(facts):
+    if names & list_served_classes(facts):
         return None
     image = facts.config.images.get(VARIANTS[backend], "")
     why_not = _why_not(facts, target, backend, prepared, lacking)
     if not why_not and backend in DEVICE_BACKENDS:
-        begun = _begun(facts.deployments, facts.revisions)
+        begun = _list_begun_classes(facts.deployments, facts.revisions)
         waits = [
             accelerator_class
             for accelerator_class in lacking
@@ -60,7 +64,7 @@ def interim_of(
     return Interim(backend, image, names, why_not)
 
 
-def _begun(
+def _list_begun_classes(
     deployments: Collection[DeploymentView], revisions: Collection[RevisionView]
 ) -> set[str]:
     """Return the classes whose Deployment has an interim."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import EngineReference
-from enginewright.plan.engines.wanted import Engines, wanted_engines
-from enginewright.plan.prepare.prepare import PrepareOutcome, known_artefact, prepare
+from enginewright.plan.engines.wanted import Engines, request_engines
+from enginewright.plan.prepare.prepare import PrepareOutcome, find_artefact, prepare
 from enginewright.plan.prepare.refresh import Preparing
 from enginewright.plan.resolve.resolve import Target, resolve
 from enginewright.plan.types import Facts
@@ -31,13 +31,13 @@ def repair(facts: Facts, preparing: Preparing, engines: Engines | None) -> Repai
     own = resolve(held)
     if not isinstance(own, Target):
         return None
-    prepared, is_lost = known_artefact(held, own)
+    prepared, is_lost = find_artefact(held, own)
     if prepared is None:
         return None
     if is_lost:
         outcome = prepare(held, own)
         return None if outcome.prepared else Repair(outcome)
-    rebuilt = wanted_engines(held, own, prepared)
+    rebuilt = request_engines(held, own, prepared)
     # those that do not serve, as with another device, are suspended like the move
     lacks_engine = any(reference.class_name not in rebuilt.keys for reference in rebuilt.references)
     if not lacks_engine or rebuilt.reason == StatusReason.SUSPENDED:
@@ -45,7 +45,7 @@ def repair(facts: Facts, preparing: Preparing, engines: Engines | None) -> Repai
     return Repair(PrepareOutcome(prepared=prepared), rebuilt)
 
 
-def spared(outcome: PrepareOutcome, repairing: Repair | None) -> PrepareOutcome:
+def spare_job(outcome: PrepareOutcome, repairing: Repair | None) -> PrepareOutcome:
     """Return the outcome without the deletion of a Job that rebuilds what serves."""
     if repairing is None or repairing.outcome.preparation is None:
         return outcome

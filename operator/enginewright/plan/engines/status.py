@@ -57,14 +57,14 @@ class EngineState:
     awaits_turn: bool = False  # to create a Job
 
     @classmethod
-    def built(cls, status: InferenceEngineStatus, engine: EngineFacts) -> "EngineState":
+    def from_engine(cls, status: InferenceEngineStatus, engine: EngineFacts) -> "EngineState":
         """Return the state of an engine that exists."""
         status = status.model_copy(update={"engine": engine})
         origin = "found in the store" if engine.cached else "built"
         return cls(status, StatusReason.BUILT, f"{origin}: {describe_engine(engine)}", ready=True)
 
     @classmethod
-    def failed(cls, status: InferenceEngineStatus, failure: JobFailure) -> "EngineState":
+    def from_failure(cls, status: InferenceEngineStatus, failure: JobFailure) -> "EngineState":
         """Return the state after a permanent failure, which is recorded."""
         others = [
             failed_build

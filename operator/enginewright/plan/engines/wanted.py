@@ -29,7 +29,7 @@ from enginewright.api.inference_model_status import EngineReference, Prepared
 from enginewright.api.scalars import quantity
 from enginewright.manifests.engine import engine_name, inference_engine
 from enginewright.manifests.labels import REQUESTED_BY
-from enginewright.manifests.placement import merged
+from enginewright.manifests.placement import merge_templates
 from enginewright.plan import pods
 from enginewright.plan.engines.coverage import EngineCoverage, promise_violation
 from enginewright.plan.engines.device_yield import engine_reference, seconds_left, without_yield
@@ -80,7 +80,7 @@ class Engines:
     yielding: Mapping[str, float] = field(default_factory=dict)
 
 
-def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
+def request_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
     """Return the state of the engines of `target`, and the InferenceEngines to apply."""
     if target.backend not in COMPILED_BACKENDS:
         return Engines(needed=False, keys={}, complete=True)
@@ -117,8 +117,8 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
                 failure = failure or broken
             continue
         if existing is not None and _has_failed(existing) and not _is_untried(existing, spec.build):
-            failure = failure or _failed(existing, class_name)
-        elif not paused and (changed := _changed(facts, existing, spec)):
+            failure = failure or _describe_failure(existing, class_name)
+        elif not paused and (changed := _change_spec(facts, existing, spec)):
             apply.append(inference_engine(namespace, changed, facts.model.metadata.name))
         reason, message = _progress(existing, class_name, paused=paused)
         if (left := seconds_left(facts.model, facts.now, references[-1])) is not None:
@@ -194,7 +194,7 @@ def _spec(
             "recipe": EngineRecipeSpec.model_validate(
                 recipe.model_dump(exclude={"backend", "accelerator_class"})
             ),
-            "pod_template": merged(facts.config.jobs, facts.model.spec.build.pod_template),
+            "pod_template": merge_templates(facts.config.jobs, facts.model.spec.build.pod_template),
             "architecture": engine_architecture(image, facts.nodes, accelerator),
             "build": EngineBuild.model_validate(
                 {
@@ -214,7 +214,7 @@ def _spec(
     )
 
 
-def _changed(
+def _change_spec(
     facts: Facts, existing: InferenceEngine | None, spec: InferenceEngineSpec
 ) -> InferenceEngineSpec | None:
     """Return the spec with which an engine that is not built is requested from now on, if it changes.
@@ -260,7 +260,7 @@ def _has_failed(existing: InferenceEngine) -> bool:
     return failure is not None and failure.lasting and is_of_this_build
 
 
-def _failed(existing: InferenceEngine, accelerator_class: str) -> EngineFailure:
+def _describe_failure(existing: InferenceEngine, accelerator_class: str) -> EngineFailure:
     failure = existing.status.failure
     reason = failure.reason if failure else Reason.BUILD_FAILED
     why = failure.message if failure else ""

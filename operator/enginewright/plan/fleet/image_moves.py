@@ -27,11 +27,11 @@ from enginewright.plan.fleet.model_images import (
     variant_images,
 )
 from enginewright.plan.history.outcomes import (
-    recorded_rejection,
+    find_rejection,
+    find_serving,
+    has_served_for_spec,
     rejection_by_user,
     rejections_of_images,
-    served_before,
-    served_for_spec,
 )
 from enginewright.plan.history.spec_hash import keeps_processes, processes_removed, spec_hash
 from enginewright.plan.report.conditions import ModelState
@@ -67,7 +67,7 @@ class ImageMove:
     @classmethod
     def of(cls, facts: Facts) -> "ImageMove":
         """Return the move, and with it the images that the plan uses."""
-        current = current_images(facts, served_before(facts))
+        current = current_images(facts, find_serving(facts))
         target = differing_images(facts.config, current)
         images = {**facts.config.images, **{item: current[item] for item in target}}
         held = replace(facts, config=replace(facts.config, images=images))
@@ -75,7 +75,7 @@ class ImageMove:
         plans_with = held if state in (MoveState.WAITING, MoveState.KEPT) else facts
         record, spec = facts.model.status.images, facts.model.spec
         is_unchanged = record is not None and record.spec_hash == spec_hash(spec)
-        if state is MoveState.MOVING and _paused(spec) and is_unchanged:
+        if state is MoveState.MOVING and _why_paused(spec) and is_unchanged:
             plans_with = replace(facts, paused_with=held.config)
         return cls(plans_with, facts, held, target, state)
 
@@ -99,8 +99,8 @@ class ImageMove:
             return record
         if target == self.target:
             record = self._again(record)
-        if why := self._failed_since(state, target):
-            return self._kept(record, why, fails_anyway=False)
+        if why := self._why_failed_since(state, target):
+            return self._keep_images(record, why, fails_anyway=False)
         if self.state is MoveState.MOVING and target == self.target:
             return self._moving(record, state, rejected)
         still = self.state is MoveState.KEPT and target == self.target
@@ -135,7 +135,7 @@ class ImageMove:
         if rejection is None:
             return None
         fails_anyway = not _has_served(self.configured, rejection)
-        return self._kept(record, _of_rejection(rejection), fails_anyway=fails_anyway)
+        return self._keep_images(record, _of_rejection(rejection), fails_anyway=fails_anyway)
 
     def _moving(
         self, record: RuntimeImages, state: ModelState, rejected: Iterable[RejectedBackend]
@@ -145,10 +145,12 @@ class ImageMove:
         before = facts.model.status.images
         began_with = before.spec_hash if before else ""
         if why := self._failure(state, rejected):
-            return self._kept(record, why, fails_anyway=spec_hash(facts.model.spec) != began_with)
+            return self._keep_images(
+                record, why, fails_anyway=spec_hash(facts.model.spec) != began_with
+            )
         if state.obstacle and state.obstacle.stalled:  # the images are not its cause
             return _waits(record, _Why(state.obstacle.reason, state.obstacle.message))
-        paused = _paused(facts.model.spec)
+        paused = _why_paused(facts.model.spec)
         return record.model_copy(
             update={
                 "state": MoveState.MOVING,
@@ -158,7 +160,9 @@ class ImageMove:
             }
         )
 
-    def _kept(self, record: RuntimeImages, why: _Why, *, fails_anyway: bool) -> RuntimeImages:
+    def _keep_images(
+        self, record: RuntimeImages, why: _Why, *, fails_anyway: bool
+    ) -> RuntimeImages:
         """Return the record of a model that keeps its images: their failure, even if another spec fails now."""
         failed_before = record.retried and not record.fails_anyway
         return record.model_copy(
@@ -173,13 +177,13 @@ class ImageMove:
             }
         )
 
-    def _failed_since(self, state: ModelState, target: Mapping[str, str]) -> _Why | None:
+    def _why_failed_since(self, state: ModelState, target: Mapping[str, str]) -> _Why | None:
         """Return why a revision with the target's images was rejected after it had moved, if one was."""
-        facts, before = self.configured, served_before(self.configured)
+        facts, before = self.configured, find_serving(self.configured)
         if self.state is not MoveState.MOVED or before is None:
             return None
         # the recorded one also if the spec requests another revision by now, or it is not known which
-        recorded = recorded_rejection(facts.revisions, before.last_complete)
+        recorded = find_rejection(facts.revisions, before.last_complete)
         rejection = recorded or state.rollout.rejection
         if rejection is None:
             return None
@@ -218,7 +222,7 @@ class ImageMove:
         """Return why the model could not move now, although it were its turn."""
         facts = self.configured
         images = (image.image for image in record.target)
-        if why := _not_probed(facts, images) or _paused(facts.model.spec):
+        if why := _not_probed(facts, images) or _why_paused(facts.model.spec):
             return why
         if _has_no_pods(facts.model):
             return _Why(StatusReason.SCALED_TO_ZERO, "it has no pods that would prove the image")
@@ -274,8 +278,8 @@ def _rejection(
 
 def _has_served(facts: Facts, rejection: RolloutFailure) -> bool:
     """Return whether the current spec has served: with the images before, or with those that were rejected."""
-    before = served_before(facts)
-    with_current = before is not None and served_for_spec(
+    before = find_serving(facts)
+    with_current = before is not None and has_served_for_spec(
         facts.model, facts.revisions, before.last_complete
     )
     return with_current or rejection.stage == STAGE
@@ -305,7 +309,7 @@ def _is_allowed(
     return _is_promoted(model, revisions, kept.revision)
 
 
-def _paused(spec: InferenceModelSpec) -> _Why | None:
+def _why_paused(spec: InferenceModelSpec) -> _Why | None:
     if not spec.rollout.paused:
         return None
     return _Why(StatusReason.SUSPENDED, "spec.rollout.paused is true")

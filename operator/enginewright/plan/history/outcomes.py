@@ -27,7 +27,7 @@ PROVEN_WINDOW: Final = timedelta(hours=24)  # after a revision has served
 _BEFORE: Final = timedelta(seconds=1)  # by which a revision ends before the next one is active
 
 
-def recorded_rejection(revisions: Collection[RevisionView], revision: str) -> RolloutFailure | None:
+def find_rejection(revisions: Collection[RevisionView], revision: str) -> RolloutFailure | None:
     """Return why a revision was rejected for the current spec, if it was."""
     outcome = _outcomes(revisions).get(revision)
     return _failure(revision, outcome) if outcome and outcome.state == "Rejected" else None
@@ -69,7 +69,7 @@ def rejection_by_user(
         )
     if annotations.get(PROMOTE) == revision:
         return None
-    rejection = recorded_rejection(revisions, revision)
+    rejection = find_rejection(revisions, revision)
     by_user = rejection and rejection.reason == StatusReason.ROLLED_BACK_BY_USER
     return rejection if by_user else None
 
@@ -90,7 +90,7 @@ def rejection_of_spec_by_user(facts: Facts, revision: str, active: str) -> Rollo
     return next((failure for failure in failures if failure.reason == by_user), None)
 
 
-def promoted(revisions: Iterable[RevisionView]) -> list[str]:
+def list_promoted(revisions: Iterable[RevisionView]) -> list[str]:
     """Return the revisions that have served with all their pods, the latest first."""
     served = [
         (view.outcome.at, view.number, view.revision)
@@ -100,7 +100,7 @@ def promoted(revisions: Iterable[RevisionView]) -> list[str]:
     return [revision for _, _, revision in sorted(served, reverse=True)]
 
 
-def served_for_spec(
+def has_served_for_spec(
     model: InferenceModel, revisions: Collection[RevisionView], revision: str
 ) -> bool:
     """Return whether a revision has served with all its pods when the current spec was the last that requested it."""
@@ -128,7 +128,7 @@ def outcomes(
     """
     now, hashed = whole_second(facts.now), spec_hash(facts.model.spec)
     replaces = before not in ("", active)
-    begun = (_recorded_begin(facts.revisions, active, before) or now) if replaces else now
+    begun = (_find_begin(facts.revisions, active, before) or now) if replaces else now
     # the active one first, so that its time remains the same if the other is not written
     for revision in sorted(facts.revisions, key=lambda view: view.revision != active):
         old = revision.outcome
@@ -169,9 +169,7 @@ def outcomes(
             )
 
 
-def _recorded_begin(
-    revisions: Collection[RevisionView], active: str, before: str
-) -> datetime | None:
+def _find_begin(revisions: Collection[RevisionView], active: str, before: str) -> datetime | None:
     """Return since when `active` is recorded to serve instead of `before`, if it is.
 
     The status, which is written later, may not have it: the operator was stopped in between.
@@ -233,17 +231,17 @@ def _outcomes(revisions: Collection[RevisionView]) -> dict[str, RevisionOutcome]
     return {revision.revision: revision.outcome for revision in revisions if revision.outcome}
 
 
-def served_before(facts: Facts) -> ServingState | None:
+def find_serving(facts: Facts) -> ServingState | None:
     """Return what has served until now, if the pods of any revision have."""
     serving = facts.model.status.serving
     if serving is None:
-        return _recovered(facts)
+        return _recover_serving(facts)
     if serving.unproven:
         return None
     is_known = any(
         revision.kept and revision.revision == serving.last_complete for revision in facts.revisions
     )
-    return serving if is_known else _recovered(facts) or serving
+    return serving if is_known else _recover_serving(facts) or serving
 
 
 def serving_now(
@@ -255,7 +253,7 @@ def serving_now(
     counts: Mapping[str, int],
 ) -> ServingState | None:
     """Return the serving revision: the last complete one, unless only pods of another one are ready."""
-    before = served_before(facts)
+    before = find_serving(facts)
     if before is None and not rolled_out:
         return None
     last_complete = applied.name if rolled_out or before is None else before.last_complete
@@ -294,14 +292,14 @@ def ready_revisions(pods: Iterable[PodView]) -> set[str]:
     }
 
 
-def _recovered(facts: Facts) -> ServingState | None:
+def _recover_serving(facts: Facts) -> ServingState | None:
     """Return the revision that was promoted last, of those whose pods serve; of all, if no pods serve.
 
     Those that no Deployment has any more are being replaced, and come first. What a Deployment has is no
     evidence: a revision that served earlier may be returning, and has not served with all its pods yet.
     """
     stored = {revision.revision: revision.kept for revision in facts.revisions if revision.kept}
-    names = [name for name in promoted(facts.revisions) if name in stored]
+    names = [name for name in list_promoted(facts.revisions) if name in stored]
     carried = {deployment.revision for deployment in facts.deployments}
     ready = ready_revisions(pod for pod in facts.pods if not pod.is_canary)
     for there in (ready - carried, ready, set(names)):

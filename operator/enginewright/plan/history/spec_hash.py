@@ -43,7 +43,11 @@ def as_stored(
     """
     if not any(revision.kept and revision.kept.snapshot.processes > 1 for revision in revisions):
         return snapshot
-    name, images, requested = snapshot.revision(), _images(snapshot), _requested(model, revisions)
+    name, images, requested = (
+        snapshot.revision(),
+        _images(snapshot),
+        _list_requested(model, revisions),
+    )
     ranked = [
         (_rank(model, revision), revision.kept.snapshot.processes)
         for revision in revisions
@@ -73,7 +77,7 @@ def has_lost(
     model: InferenceModel, revisions: Collection[RevisionView], requested: str | None
 ) -> bool:
     """Return whether the spec has lost removed fields since the last plan that knew what it requests."""
-    names = {requested, _stored(model, revisions, requested)}
+    names = {requested, _find_stored(model, revisions, requested)}
     hashes = {hashed for name, hashed in _records(model, revisions) if name in names}
     return (
         requested is not None
@@ -89,7 +93,7 @@ def processes_removed(
     requested: str | None,
 ) -> EventIntent | None:
     """Return the Event that says what replaces the processes of what the spec requests, if it has several."""
-    name = _stored(model, revisions, requested)
+    name = _find_stored(model, revisions, requested)
     processes = _processes(revisions, name)
     if serving is None or processes == 1:
         return None
@@ -121,7 +125,7 @@ def _records(
     )
 
 
-def _requested(model: InferenceModel, revisions: Collection[RevisionView]) -> set[str]:
+def _list_requested(model: InferenceModel, revisions: Collection[RevisionView]) -> set[str]:
     """Return the revisions that the current spec has requested."""
     return {
         name
@@ -130,7 +134,7 @@ def _requested(model: InferenceModel, revisions: Collection[RevisionView]) -> se
     }
 
 
-def _stored(
+def _find_stored(
     model: InferenceModel, revisions: Collection[RevisionView], requested: str | None
 ) -> str:
     """Return the wanted revision if it is stored, else the one that the spec requested last, if any."""
@@ -139,7 +143,7 @@ def _stored(
 
 
 def _last_requested(model: InferenceModel, revisions: Collection[RevisionView]) -> str:
-    requested = _requested(model, revisions)
+    requested = _list_requested(model, revisions)
     stored = [
         revision for revision in revisions if revision.kept and revision.revision in requested
     ]

@@ -13,7 +13,7 @@ from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.pods import JobTemplate
 from enginewright.manifests.labels import COMPONENT
 from enginewright.manifests.names import prepare_job_name
-from enginewright.manifests.placement import merged, placement_hash
+from enginewright.manifests.placement import merge_templates, placement_hash
 from enginewright.manifests.prepare_job import PrepareJob, prepare_job
 from enginewright.observed.jobs import JobView
 from enginewright.observed.pods import PodView
@@ -44,7 +44,7 @@ class PrepareJobs:
         """Return the reference by which a Job is deleted."""
         return ObjectRef("batch/v1", "Job", self.namespace, name)
 
-    def outdated(self, keep: str = "") -> tuple[ObjectRef, ...]:
+    def list_outdated(self, keep: str = "") -> tuple[ObjectRef, ...]:
         """Return the Jobs that still run for outdated inputs."""
         done = {pod.job for pod in self.pods if _is_last(pod)}  # before the Job's status shows it
         return tuple(
@@ -55,7 +55,7 @@ class PrepareJobs:
 
     def first_attempt(self, work: Work[Published], *, lost: bool) -> int:
         """Return the first attempt: after those whose artefact was `lost`, else 1."""
-        published = {pod.job for pod in self.pods if published_by(pod)}
+        published = {pod.job for pod in self.pods if read_published(pod)}
         attempt = 1
         while lost and (job := self.by_name.get(work.name(attempt))):
             if job.outcome != "Complete" and job.name not in published:
@@ -63,10 +63,10 @@ class PrepareJobs:
             attempt += 1
         return attempt
 
-    def published_at(self) -> str:
+    def find_publication(self) -> str:
         """Return when a Job last published the artefact or found it, even if the Job failed afterwards."""
         ended = [job.ended_at for job in self.by_name.values() if job.outcome == "Complete"]
-        reported = [pods.published_at(pod) for pod in self.pods if pod.job in self.by_name]
+        reported = [pods.find_publication(pod) for pod in self.pods if pod.job in self.by_name]
         return max((*ended, *reported), default="")
 
 
@@ -75,14 +75,14 @@ def prepare_work(model: InferenceModel, config: Config, target: Target) -> Work[
     return Work(
         stages=PREPARE_STAGES,
         name=partial(prepare_job_name, model.metadata.name, target.job_hash),
-        result=published_by,
+        result=read_published,
         placement=placement_hash(_template(model.spec, config)),
         overdue=(Reason.TIMEOUT, "the prepare Job exceeded spec.build.timeout in stage {stage}"),
         may_end_early=True,
     )
 
 
-def published_by(pod: PodView) -> Published | None:
+def read_published(pod: PodView) -> Published | None:
     """Return what a Job's pod has published so far."""
     return next((report.published for report in pods.reports(pod) if report.published), None)
 
@@ -91,11 +91,11 @@ def _is_last(pod: PodView) -> bool:
     """Return whether the Job creates no further pod after this one."""
     failure = pods.failure(pod) if pod.phase == "Failed" else None
     permanent = failure is not None and failure.exit_code == ExitCode.PERMANENT
-    return permanent or pod.phase == "Succeeded" or published_by(pod) is not None
+    return permanent or pod.phase == "Succeeded" or read_published(pod) is not None
 
 
 def _template(spec: InferenceModelSpec, config: Config) -> JobTemplate:
-    return merged(config.jobs, spec.build.pod_template)
+    return merge_templates(config.jobs, spec.build.pod_template)
 
 
 def job_manifest(facts: Facts, target: Target, name: str, shared: str) -> dict[str, Any]:

@@ -18,12 +18,12 @@ from enginewright.plan.prepare.jobs import PrepareJobs, job_manifest, prepare_wo
 from enginewright.plan.prepare.shared import (
     Follows,
     TakenOver,
+    find_preparation,
     follow,
-    known_preparation,
-    recorded,
-    shared_hash,
+    hash_shared,
+    record_prepared,
 )
-from enginewright.plan.prepare.signature import listed
+from enginewright.plan.prepare.signature import describe_signature
 from enginewright.plan.resolve.resolve import Target, resolve
 from enginewright.plan.store import store_losses
 from enginewright.plan.types import Facts, ObjectRef
@@ -48,14 +48,14 @@ class PrepareOutcome:
     awaits_turn: bool = False  # to create a Job
 
 
-def known_prepared(status: InferenceModelStatus) -> Iterator[Prepared]:
+def list_prepared(status: InferenceModelStatus) -> Iterator[Prepared]:
     """Yield the prepared models of the current spec, the serving revision and rejected backends."""
     serving = status.serving.prepared if status.serving else None
     rejected = (rejected_backend.prepared for rejected_backend in status.rejected_backends)
     yield from filter(None, (status.prepared, serving, *rejected))
 
 
-def known_artefact(facts: Facts, target: Target) -> tuple[Prepared | None, bool]:
+def find_artefact(facts: Facts, target: Target) -> tuple[Prepared | None, bool]:
     """Return the prepared model of `target`, if there ever was one, and whether the store has lost it."""
     current = _current(facts.model.status, target)
     lost = current is not None and _loss(facts, target, current.key, PrepareJobs.of(facts)) != ""
@@ -83,10 +83,10 @@ def prepare(
     jobs = PrepareJobs.of(facts)
     loss = _loss(facts, target, current.key, jobs) if current else ""
     if current and not loss:
-        return PrepareOutcome(prepared=current, delete=jobs.outdated(keep))
-    shared = shared_hash(facts.model, facts.config, target) if shares else ""
-    attempted = _attempted(facts, target, shared, jobs, memory, lost=loss != "")
-    outcome = _recorded(attempted, jobs, shared)
+        return PrepareOutcome(prepared=current, delete=jobs.list_outdated(keep))
+    shared = hash_shared(facts.model, facts.config, target) if shares else ""
+    attempted = _attempt(facts, target, shared, jobs, memory, lost=loss != "")
+    outcome = _record_shared_hash(attempted, jobs, shared)
     if current is None:
         return outcome
     # Their builds start again with the prepared model, without waiting for a retry.
@@ -97,13 +97,13 @@ def prepare(
             failed_build.metadata.namespace,
             failed_build.metadata.name,
         )
-        for failed_build in _failed_builds(facts, target, current.key, jobs)
+        for failed_build in _find_failed_builds(facts, target, current.key, jobs)
     )
     message = f"{outcome.message}, again: {loss}" if outcome.message else ""
     return replace(outcome, message=message, delete=(*outcome.delete, *failed))
 
 
-def _attempted(
+def _attempt(
     facts: Facts,
     target: Target,
     shared: str,
@@ -120,12 +120,12 @@ def _attempted(
     state = advance(work, observed, attempt, record.failure if record else None)
     match state:
         case Succeeded(job=job, result=published):
-            prepared = _prepared(target, published)
+            prepared = _describe_prepared(target, published)
             record_hash = jobs.by_name[job].record_hash
             return PrepareOutcome(
-                prepared=recorded(facts.model.spec, record_hash, prepared, published.data),
+                prepared=record_prepared(facts.model.spec, record_hash, prepared, published.data),
                 fetched=published.data,
-                delete=jobs.outdated(keep=job),
+                delete=jobs.list_outdated(keep=job),
             )
         case InProgress():
             return _in_progress(target, jobs, state)
@@ -135,7 +135,7 @@ def _attempted(
                 message=_PAUSED,
                 waits_for=StatusReason.SUSPENDED,
                 failure=state.failure,
-                delete=jobs.outdated(keep=state.replaces),
+                delete=jobs.list_outdated(keep=state.replaces),
             )
         case Start():
             replaced = jobs.by_name.get(state.replaces)
@@ -144,7 +144,7 @@ def _attempted(
             waits = None if is_due else _without_job(facts, target, jobs, state, shared, record)
             return waits or _start(facts, target, work, jobs, state, shared)
         case Failed():
-            failed = _failed(target, work, jobs, state)
+            failed = _fail(target, work, jobs, state)
             is_paused = not state.failure.lasting and _is_paused(facts, target)
             suspended = replace(failed, message=_PAUSED, waits_for=StatusReason.SUSPENDED)
             return suspended if is_paused else failed
@@ -174,9 +174,9 @@ def _without_job(
     """Return the state of a model that another Job prepares, or that waits for its turn; None if it creates a Job."""
     decision = None
     if shared:
-        decision = known_preparation(facts, target) or follow(facts, target, shared, record)
+        decision = find_preparation(facts, target) or follow(facts, target, shared, record)
     new = _preparation(target, "", state.attempt, "", state.failure)
-    unwanted = jobs.outdated()
+    unwanted = jobs.list_outdated()
     match decision:
         case TakenOver(prepared, data):
             return PrepareOutcome(prepared=prepared, fetched=data, delete=unwanted)
@@ -204,7 +204,7 @@ def _without_job(
             )
 
 
-def _recorded(outcome: PrepareOutcome, jobs: PrepareJobs, shared: str) -> PrepareOutcome:
+def _record_shared_hash(outcome: PrepareOutcome, jobs: PrepareJobs, shared: str) -> PrepareOutcome:
     """Return the outcome with the hash by which other models know that they share its preparation.
 
     A Job has it from its creation. A paused model does not lead, so that the others go on.
@@ -219,7 +219,7 @@ def _recorded(outcome: PrepareOutcome, jobs: PrepareJobs, shared: str) -> Prepar
 
 
 def _current(status: InferenceModelStatus, target: Target) -> Prepared | None:
-    records = known_prepared(status)
+    records = list_prepared(status)
     return next((record for record in records if record.inputs_hash == target.artifact_hash), None)
 
 
@@ -231,18 +231,19 @@ def _loss(facts: Facts, target: Target, key: str, jobs: PrepareJobs) -> str:
         return snapshot.prepared_key == key and on_class.engine_key is None
 
     failures = (
-        failed_build.status.failure for failed_build in _failed_builds(facts, target, key, jobs)
+        failed_build.status.failure
+        for failed_build in _find_failed_builds(facts, target, key, jobs)
     )
     of_build = next((failure.message or failure.reason for failure in failures if failure), "")
-    return store_losses.loss_found(facts, reads, jobs.published_at()) or of_build
+    return store_losses.loss_found(facts, reads, jobs.find_publication()) or of_build
 
 
-def _failed_builds(
+def _find_failed_builds(
     facts: Facts, target: Target, key: str, jobs: PrepareJobs
 ) -> tuple[InferenceEngine, ...]:
     """Return the InferenceEngines of the target that were not built because the store lacks `key`."""
     classes = {device_class.metadata.name for device_class in target.classes}
-    return store_losses.builds_without_model(facts.engines, key, classes, jobs.published_at())
+    return store_losses.builds_without_model(facts.engines, key, classes, jobs.find_publication())
 
 
 def _start(
@@ -254,7 +255,7 @@ def _start(
     shared: str,
 ) -> PrepareOutcome:
     name = work.name(state.attempt)
-    unwanted = jobs.outdated(keep=name)
+    unwanted = jobs.list_outdated(keep=name)
     replaced = jobs.reference(state.replaces)
     if state.replaces in jobs.by_name and replaced not in unwanted:
         unwanted = (*unwanted, replaced)
@@ -276,19 +277,19 @@ def _in_progress(target: Target, jobs: PrepareJobs, state: InProgress) -> Prepar
         message=f"{progress}: {state.waiting_for}" if state.waiting_for else progress,
         waits_for=state.waits_for,
         failure=state.failure,
-        delete=jobs.outdated(keep=state.job),
+        delete=jobs.list_outdated(keep=state.job),
         requeue_after=state.requeue_after,
     )
 
 
-def _failed(
+def _fail(
     target: Target, work: Work[Published], jobs: PrepareJobs, state: Failed
 ) -> PrepareOutcome:
     name, failure = work.name(state.attempt), state.failure
     return PrepareOutcome(
         preparation=_preparation(target, name, state.attempt, failure.stage, failure),
         failure=failure,
-        delete=jobs.outdated(keep="" if state.ends else name),
+        delete=jobs.list_outdated(keep="" if state.ends else name),
         requeue_after=state.requeue_after,
     )
 
@@ -306,7 +307,7 @@ def _preparation(
     )
 
 
-def _prepared(target: Target, published: Published) -> Prepared:
+def _describe_prepared(target: Target, published: Published) -> Prepared:
     return Prepared(
         inputs_hash=target.artifact_hash,
         key=published.key,
@@ -318,7 +319,7 @@ def _prepared(target: Target, published: Published) -> Prepared:
         precision=published.precision,
         changes=published.changes or None,
         golden_output_bytes=published.golden_output_bytes,
-        signature=listed(published.signature) if published.signature else None,
+        signature=describe_signature(published.signature) if published.signature else None,
         image=published.image,
         image_failure=published.image_failure or "",
     )

@@ -5,14 +5,14 @@ from datetime import datetime
 
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import SourceState
-from enginewright.plan.prepare.prepare import PrepareOutcome, known_artefact, prepare
+from enginewright.plan.prepare.prepare import PrepareOutcome, find_artefact, prepare
 from enginewright.plan.resolve.resolve import Target, resolve
 from enginewright.plan.resolve.sources import (
-    fetched,
+    find_refresh,
+    record_fetch,
     refresh_failed,
-    refreshed_source,
+    refresh_source,
     seconds_to_refresh,
-    wanted_refresh,
 )
 from enginewright.plan.types import Facts
 
@@ -29,11 +29,11 @@ class Preparing:
 
 def prepare_and_refresh(facts: Facts, target: Target) -> Preparing:
     """Return the state of preparing the pinned content, or that of a refresh."""
-    artefact, is_lost = known_artefact(facts, target)
+    artefact, is_lost = find_artefact(facts, target)
     is_prepared = artefact is not None and not is_lost
     refreshed = None
-    if refresh := wanted_refresh(facts.model, facts.now):
-        source = refreshed_source(facts.model, facts.revisions, refresh, prepared=is_prepared)
+    if refresh := find_refresh(facts.model, facts.now):
+        source = refresh_source(facts.model, facts.revisions, refresh, prepared=is_prepared)
         resolved = resolve(facts, source)
         refreshed = resolved if isinstance(resolved, Target) else None
     if is_prepared:
@@ -45,7 +45,7 @@ def prepare_and_refresh(facts: Facts, target: Target) -> Preparing:
     if refreshed and state and failure and failure.lasting:
         # what is pinned is fetched again
         state = refresh_failed(facts.model, facts.now, state, failure)
-    return Preparing(target, _requeued_for_refresh(outcome, facts.model, facts.now), _idle(state))
+    return Preparing(target, _requeue_for_refresh(outcome, facts.model, facts.now), _idle(state))
 
 
 def _refresh_in_background(facts: Facts, target: Target, refreshed: Target | None) -> Preparing:
@@ -62,7 +62,7 @@ def _refresh_in_background(facts: Facts, target: Target, refreshed: Target | Non
     outcome = prepare(facts, target, keep=running)
     source = _source(facts.model, facts.now, target, outcome)
     if refresh is None or source is None:
-        outcome = _requeued_for_refresh(outcome, facts.model, facts.now)
+        outcome = _requeue_for_refresh(outcome, facts.model, facts.now)
         return Preparing(target, outcome, _idle(source))
     if refresh.failure and refresh.failure.lasting:
         state = refresh_failed(facts.model, facts.now, source, refresh.failure)
@@ -71,7 +71,7 @@ def _refresh_in_background(facts: Facts, target: Target, refreshed: Target | Non
     return Preparing(target, outcome, source, refresh)
 
 
-def _requeued_for_refresh(
+def _requeue_for_refresh(
     outcome: PrepareOutcome, model: InferenceModel, now: datetime
 ) -> PrepareOutcome:
     """Requeue no later than the next refresh is due."""
@@ -92,5 +92,5 @@ def _source(
     source = model.status.source
     if outcome.prepared and (outcome.fetched is not None or source is None):
         data = outcome.fetched or {}
-        return fetched(model, now, outcome.prepared, data, target.source.refresh)
+        return record_fetch(model, now, outcome.prepared, data, target.source.refresh)
     return source

@@ -24,7 +24,7 @@ from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.inference_model_status import Preparation, Prepared
 from enginewright.api.job_failure import JobFailure
 from enginewright.manifests.job_limits import UNREACHABLE
-from enginewright.manifests.placement import merged, placement_hash
+from enginewright.manifests.placement import merge_templates, placement_hash
 from enginewright.manifests.prepare_job import identity_labels
 from enginewright.observed.jobs import JobView
 from enginewright.observed.preparations import PreparationView
@@ -76,7 +76,7 @@ class TakenOver:
     data: Mapping[str, str] = field(default_factory=dict)
 
 
-def shared_hash(model: InferenceModel, config: Config, target: Target) -> str:
+def hash_shared(model: InferenceModel, config: Config, target: Target) -> str:
     """Return the hash of all that must be equal for one Job to prepare several models."""
     return content_hash({**job_inputs(model, config, target), "pinned": dict(target.source.pinned)})
 
@@ -86,7 +86,7 @@ def job_inputs(model: InferenceModel, config: Config, target: Target) -> dict[st
     spec = model.spec
     return {
         "job": target.job_hash,
-        "placement": placement_hash(merged(config.jobs, spec.build.pod_template)),
+        "placement": placement_hash(merge_templates(config.jobs, spec.build.pod_template)),
         "identity": identity_labels(spec),
     }
 
@@ -121,13 +121,13 @@ def _leader(member: FlightMember, now: datetime) -> Leader | None:
     if running is not None:
         stage = preparation.stage if preparation and preparation.job == running.name else ""
         has_fetched = stage != PREPARE_STAGES[0]
-        return Leader(member.name, has_fetched=has_fetched, failure=_failed(preparation))
+        return Leader(member.name, has_fetched=has_fetched, failure=_describe_failure(preparation))
     if preparation is None or not preparation.leads:
         return None
     if (failure := preparation.failure) is not None:
         due = retry_due(failure) + PATIENCE
         return (
-            Leader(member.name, has_fetched=False, failure=_failed(preparation))
+            Leader(member.name, has_fetched=False, failure=_describe_failure(preparation))
             if now < due
             else None
         )
@@ -136,7 +136,7 @@ def _leader(member: FlightMember, now: datetime) -> Leader | None:
     return Leader(member.name, has_fetched=True) if is_recent else None
 
 
-def _failed(preparation: PreparationView | None) -> str:
+def _describe_failure(preparation: PreparationView | None) -> str:
     return preparation.failure.sentence if preparation and preparation.failure else ""
 
 
@@ -156,7 +156,7 @@ def _result(
     return None
 
 
-def recorded(
+def record_prepared(
     spec: InferenceModelSpec, record: str, prepared: Prepared, data: Mapping[str, str]
 ) -> Prepared:
     """Return a prepared model with the hash that it is found by later, if nothing else can be at its addresses.
@@ -169,7 +169,7 @@ def recorded(
     return prepared.model_copy(update={"record_hash": record if is_pinned else ""})
 
 
-def known_preparation(facts: Facts, target: Target) -> TakenOver | None:
+def find_preparation(facts: Facts, target: Target) -> TakenOver | None:
     """Return what an earlier Job has made of the same content, if that is recorded."""
     record = record_hash(facts.model, facts.config, target)
     if not record or target.backend not in COMPILED_BACKENDS:
@@ -186,7 +186,7 @@ def known_preparation(facts: Facts, target: Target) -> TakenOver | None:
     return None
 
 
-def kept_records(
+def merge_records(
     before: Sequence[Prepared], of_models: Iterable[Prepared], key: str
 ) -> tuple[Prepared, ...]:
     """Return the records of an engine built from the prepared model `key`: those that it has, and those of models."""

@@ -31,7 +31,7 @@ class SignatureChange:
     compatible: tuple[str, ...] = ()  # more is accepted or returned than before
 
 
-def listed(published: PublishedSignature) -> ModelSignature:
+def describe_signature(published: PublishedSignature) -> ModelSignature:
     """Return a reported signature for the status; without its tensors if they exceed the limits there."""
     try:
         return ModelSignature(
@@ -72,7 +72,7 @@ def _compare(
     before, after = ({signature.name: signature for signature in tensors} for tensors in (old, new))
     removed = {name: before[name] for name in before.keys() - after.keys()}
     added = {name: after[name] for name in after.keys() - before.keys()}
-    renamed = _renamed(removed, added)
+    renamed = _match_renamed(removed, added)
     for name, tensor in before.items():
         if name in renamed:
             yield f"{kind} {name} is now called {renamed[name]}", False
@@ -87,7 +87,7 @@ def _compare(
             yield f"{kind} {name} is new: {_type(tensor)}", kind == "output"
 
 
-def _renamed(
+def _match_renamed(
     removed: Mapping[str, TensorSignature], added: Mapping[str, TensorSignature]
 ) -> dict[str, str]:
     """Return new names by old ones, where only one removed and one added tensor have a type and shape."""

@@ -62,9 +62,9 @@ def conditions(state: ModelState) -> tuple[WantedCondition, ...]:
         ConditionType.RECONCILING: _while(ready.status != "True" and not ready.stalled, ready),
         ConditionType.STALLED: _while(ready.stalled, ready),
         ConditionType.AVAILABLE: _available(state.rollout),
-        ConditionType.VALIDATED: _validated(state.outcome),
+        ConditionType.VALIDATED: _judge_validation(state.outcome),
         ConditionType.ENGINES_READY: _engines_ready(state.outcome, state.engines),
-        ConditionType.ROLLED_BACK: _rolled_back(state.rollout),
+        ConditionType.ROLLED_BACK: _judge_rollback(state.rollout),
         ConditionType.PARITY_VERIFIED: _parity(state),
         ConditionType.PLACEMENT_VERIFIED: _placement(state),
         ConditionType.FALLBACK_ACTIVE: state.proofs.fallback if state.proofs else _NOT_YET,
@@ -110,10 +110,10 @@ def _not_promoted(rollout: RolloutPlan, serves: str) -> ReadyState | None:
         return None
     if target.reason == StatusReason.SCALED_TO_ZERO:  # as the user asks for no pods
         return None
-    return _brought_up(target, serves)
+    return _describe_canary(target, serves)
 
 
-def _brought_up(target: TargetRevision, serves: str) -> ReadyState:
+def _describe_canary(target: TargetRevision, serves: str) -> ReadyState:
     """Return how far the canary of a new revision has come."""
     name = f"revision {target.revision}"
     if target.phase is TargetPhase.HELD:
@@ -127,7 +127,7 @@ def _brought_up(target: TargetRevision, serves: str) -> ReadyState:
     return ReadyState("False", target.reason or reason, message)
 
 
-def _rolled_back(rollout: RolloutPlan) -> Statement:
+def _judge_rollback(rollout: RolloutPlan) -> Statement:
     """Return whether the last good revision serves because the wanted one failed."""
     rejection, serving, ignored = rollout.rejection, rollout.serving, rollout.ignored_rollback
     if rejection is None or rollout.applied == rollout.requested:
@@ -290,7 +290,7 @@ def _available(rollout: RolloutPlan) -> Statement:
     return Statement("False", StatusReason.NOTHING_SERVES, "no pod is ready")
 
 
-def _validated(outcome: PrepareOutcome | None) -> Statement:
+def _judge_validation(outcome: PrepareOutcome | None) -> Statement:
     if outcome is None:
         return _NOT_VALIDATED
     if outcome.failure:

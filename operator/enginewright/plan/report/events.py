@@ -53,7 +53,7 @@ def _of_conditions(model: InferenceModel, status: InferenceModelStatus) -> list[
     events: list[EventIntent] = []
     ready = _condition(status, ConditionType.READY)
     is_ready = ready is not None and ready.status == "True"
-    if ready and _changed(model.status, ready):
+    if ready and _has_changed(model.status, ready):
         normal = is_ready or ready.reason in _NORMAL
         events.append(EventIntent("Normal" if normal else "Warning", ready.reason, ready.message))
     events += choice_events(model.status.choices, status.choices)
@@ -73,7 +73,7 @@ def _of_conditions(model: InferenceModel, status: InferenceModelStatus) -> list[
     warnings = (
         condition
         for condition in (fallback, route, back)
-        if condition and _changed(model.status, condition)
+        if condition and _has_changed(model.status, condition)
     )
     return [
         *events,
@@ -152,7 +152,7 @@ def _of_image(before: Prepared | None, now: Prepared | None) -> list[EventIntent
     return [image_not_pushed(f"prepared model {now.key[:12]}", failure)]
 
 
-def _changed(before: InferenceModelStatus, now: Condition) -> bool:
+def _has_changed(before: InferenceModelStatus, now: Condition) -> bool:
     old = _condition(before, ConditionType(now.type))
     return old is None or (old.status, old.reason) != (now.status, now.reason)
 

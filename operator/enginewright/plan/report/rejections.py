@@ -27,7 +27,7 @@ def reasons_for_others(target: Target) -> frozenset[Reason]:
     return frozenset(reason for reason in Reason if reason.facets.other_backend)
 
 
-def rejected_backends(
+def update_rejections(
     facts: Facts,
     target: Target | None,
     outcome: PrepareOutcome | None,
@@ -138,7 +138,7 @@ def _lasting(
     return lasting if reason and reason.facets.other_backend else None
 
 
-def failed_choice(
+def find_failed_choice(
     facts: Facts, engines: Engines | None, choice: Choice | None, rollout: RolloutPlan
 ) -> RolloutFailure | None:
     """Return the failure to record, if there is one that is no rejection by the user."""

@@ -26,17 +26,17 @@ from enginewright.plan.engines.choice import Choice
 from enginewright.plan.engines.device_yield import without_yield
 from enginewright.plan.engines.repair import references
 from enginewright.plan.engines.wanted import Engines
-from enginewright.plan.prepare.prepare import known_prepared
+from enginewright.plan.prepare.prepare import list_prepared
 from enginewright.plan.report.conditions import ModelState, conditions
-from enginewright.plan.report.rejections import failed_choice
+from enginewright.plan.report.rejections import find_failed_choice
 from enginewright.plan.resolve.resolve import Target
-from enginewright.plan.rollout.pod_counts import fixed, scale_selector
+from enginewright.plan.rollout.pod_counts import read_own_replicas, scale_selector
 from enginewright.plan.rollout.proofs import Proofs
-from enginewright.plan.rollout.rollout import RolloutPlan, applied_state
+from enginewright.plan.rollout.rollout import RolloutPlan, record_applied
 from enginewright.plan.types import Facts, Obstacle
 
 
-def _chosen_class(model: InferenceModel, target: Target | None) -> str:
+def _choose_class(model: InferenceModel, target: Target | None) -> str:
     """Return the class chosen for a model that names none."""
     if model.spec.accelerators:
         return ""
@@ -63,10 +63,10 @@ def model_status(
         replicas=sum(
             deployment.pods
             for deployment in facts.deployments
-            if deployment.accelerator_class not in fixed(model.spec)
+            if deployment.accelerator_class not in read_own_replicas(model.spec)
         ),
         selector=scale_selector(model.metadata.name, model.spec),
-        accelerator_class=_chosen_class(facts.model, target),
+        accelerator_class=_choose_class(facts.model, target),
         revision=rollout.requested or "",
         conditions=merge_conditions(
             model.status.conditions,
@@ -77,12 +77,12 @@ def model_status(
         preparation=_preparation(model, state),
         prepared=prepared,
         source=source,
-        engines=references(state.engines, state.repair) or _named(model, state.obstacle),
+        engines=references(state.engines, state.repair) or _keep_references(model, state.obstacle),
         choices=choices,
-        failed_choice=failed_choice(facts, state.engines, choice, rollout),
+        failed_choice=find_failed_choice(facts, state.engines, choice, rollout),
         rejected_backends=rejected,
         serving=_serving(facts.model.status, facts.revisions, target, rollout.serving, prepared),
-        applied=applied_state(facts.model, rollout),
+        applied=record_applied(facts.model, rollout),
         active=_active(facts.revisions, rollout),
         target=rollout.target,
         images=images,
@@ -154,13 +154,15 @@ def _serving(
     last_complete = snapshots.get(serving.last_complete)
     key = last_complete.prepared_key if last_complete else serving.prepared_key
     models = (
-        item for item in known_prepared(status) if item.key == key and item.inputs_hash != lost
+        item for item in list_prepared(status) if item.key == key and item.inputs_hash != lost
     )
     kept = None if prepared and prepared.key == key else next(models, None)
     return serving.model_copy(update={"prepared": kept})
 
 
-def _named(model: InferenceModel, obstacle: Obstacle | None) -> tuple[EngineReference, ...]:
+def _keep_references(
+    model: InferenceModel, obstacle: Obstacle | None
+) -> tuple[EngineReference, ...]:
     """Return the references while an obstacle hides which engines are needed: builds go on, unless pods need the device."""
     waits = model.spec.rollout.strategy == "Recreate"
     if obstacle is None or (obstacle.stalled and waits):

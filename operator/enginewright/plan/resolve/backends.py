@@ -13,7 +13,7 @@ from typing import Final, get_args
 
 from enginewright_contract.engines import LIBRARIES, why_not_optimized, why_unusable
 from enginewright_contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS, VARIANTS
-from enginewright_contract.precisions import supported
+from enginewright_contract.precisions import why_unsupported
 from enginewright_contract.reasons import Fault, Repeats, reason_named
 from enginewright_contract.task import Precision, Promise
 
@@ -24,7 +24,7 @@ from enginewright.api.inference_model_status import RejectedBackend
 from enginewright.api.scalars import share, whole_second
 from enginewright.manifests.labels import CLASS, COMPONENT, RETRY, REVISION, SERVE
 from enginewright.observed.nodes import NodeView
-from enginewright.plan.history.outcomes import served_before
+from enginewright.plan.history.outcomes import find_serving
 from enginewright.plan.resolve.classes import matching
 from enginewright.plan.resolve.sources import annotation
 from enginewright.plan.types import Config, Facts, Obstacle
@@ -74,7 +74,7 @@ def candidates(
             " spec.build.choose"
         )
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
-    if obstacle := refused_interim(facts, classes, backends):
+    if obstacle := refuse_interim(facts, classes, backends):
         return obstacle
     runnable = tuple(
         BackendCandidate(
@@ -99,7 +99,7 @@ def why_not_precision(
     lower = next((item for item in _PRECISIONS if item == precision), None)
     if lower is None:  # that of the source
         return None
-    reason = supported(lower, accelerator.spec.compute_capability, backend)
+    reason = why_unsupported(lower, accelerator.spec.compute_capability, backend)
     return reason and f"the prepared model is {lower}: {reason}"
 
 
@@ -166,7 +166,7 @@ def interim_backend(spec: InferenceModelSpec) -> str | None:
     return None if spec.build.interim == "None" else spec.build.interim.lower()
 
 
-def refused_interim(
+def refuse_interim(
     facts: Facts, classes: Sequence[AcceleratorClass], candidates: Collection[str]
 ) -> Obstacle | None:
     """Return why the requested interim cannot serve on these classes, if a candidate needs one.
@@ -176,7 +176,9 @@ def refused_interim(
     backend = interim_backend(facts.model.spec)
     if backend is None or COMPILED_BACKENDS.isdisjoint(candidates):
         return None
-    if served_classes(facts).issuperset(device_class.metadata.name for device_class in classes):
+    if list_served_classes(facts).issuperset(
+        device_class.metadata.name for device_class in classes
+    ):
         return None
     variant = VARIANTS[backend]
     asked = f"spec.build.interim is {facts.model.spec.build.interim}, but"
@@ -199,9 +201,9 @@ def refused_interim(
     return None
 
 
-def served_classes(facts: Facts) -> set[str]:
+def list_served_classes(facts: Facts) -> set[str]:
     """Return the classes on which anything but an interim serves or has served last: these need no interim."""
-    before = served_before(facts)
+    before = find_serving(facts)
     recorded = (
         {device_class.class_name for device_class in before.classes if not device_class.interim}
         if before
@@ -241,7 +243,7 @@ def is_readmitted(
         # no node may stop what serves: another attempt must leave its pods alone
         and facts.model.spec.rollout.strategy == "Surge"
         and any(deployment.available for deployment in facts.deployments)
-        and any(item > rejected.rejected_at for item in _joined(facts.nodes, classes))
+        and any(item > rejected.rejected_at for item in _list_joins(facts.nodes, classes))
     )
 
 
@@ -250,12 +252,12 @@ def rejection_recorded(
 ) -> RejectedBackend:
     """Return the rejection with what must differ for it to end: the annotation, or the newest node."""
     # nodes have the API server's clock: one that is ahead of ours joins but once
-    since = max((whole_second(facts.now), *_joined(facts.nodes, classes)))
+    since = max((whole_second(facts.now), *_list_joins(facts.nodes, classes)))
     retry = annotation(facts.model, RETRY)
     return rejected.model_copy(update={"rejected_at": since, "retry": retry})
 
 
-def _joined(
+def _list_joins(
     cluster_nodes: Collection[NodeView], classes: Sequence[AcceleratorClass]
 ) -> list[datetime]:
     """Return when the nodes of the classes joined."""

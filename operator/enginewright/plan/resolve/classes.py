@@ -21,7 +21,7 @@ from enginewright.plan.resolve.devices import (
     GpuKind,
     class_names,
     compute_capability,
-    contradicted,
+    find_contradicted,
     is_memory,
     kinds_of,
     memory_of,
@@ -40,10 +40,10 @@ _RANKED: Final = (Backend.TENSORRT, Backend.TENSORRT_RTX, Backend.CUDA)
 
 def matching(accelerator: AcceleratorClass, nodes: Iterable[NodeView]) -> list[NodeView]:
     """Return the nodes that have all labels of the class's selector."""
-    return selected(accelerator.spec.node_selector, nodes)
+    return select_nodes(accelerator.spec.node_selector, nodes)
 
 
-def selected(selector: Mapping[str, str], nodes: Iterable[NodeView]) -> list[NodeView]:
+def select_nodes(selector: Mapping[str, str], nodes: Iterable[NodeView]) -> list[NodeView]:
     """Return the nodes that have all labels of a selector."""
     return [node for node in nodes if selector.items() <= node.labels.items()]
 
@@ -63,11 +63,11 @@ def device(accelerator: AcceleratorClass, own: Sequence[str] = ()) -> str:
     if architecture == USUAL_ARCHITECTURE:
         architecture = ""  # so that keys stay
     spec = accelerator.spec
-    parts = (*products, *memory, architecture, spec.resource_name, _claimed(accelerator))
+    parts = (*products, *memory, architecture, spec.resource_name, _identify_claim(accelerator))
     return " ".join(filter(None, parts))
 
 
-def _claimed(accelerator: AcceleratorClass) -> str:
+def _identify_claim(accelerator: AcceleratorClass) -> str:
     """Return what identifies the request for a device by Dynamic Resource Allocation, if there is one."""
     request = accelerator.spec.device
     if request is None:
@@ -78,7 +78,7 @@ def _claimed(accelerator: AcceleratorClass) -> str:
     return f"{request.device_class_name} {conditions[:_HASH_LENGTH]}"
 
 
-def mixed_devices(
+def find_mixed_devices(
     accelerator: AcceleratorClass, nodes: Iterable[NodeView], own: Sequence[str] = ()
 ) -> str:
     """Return why an engine built on one node would not fit another, if it would not.
@@ -145,11 +145,12 @@ def readiness(
     the class of all CPUs and classes of GPUs, or two MIG profiles of one GPU.
     """
     mine = matching(this, nodes)
-    resource = this.spec.resource_name or _claimed(this)
+    resource = this.spec.resource_name or _identify_claim(this)
     rivals = sorted(
         other.metadata.name
         for other in others
-        if (other.spec.resource_name or _claimed(other)) == resource and matching(other, mine)
+        if (other.spec.resource_name or _identify_claim(other)) == resource
+        and matching(other, mine)
     )
     if rivals:
         several = len(rivals) > 1
@@ -166,10 +167,10 @@ def readiness(
             "no node has the labels of spec.nodeSelector:"
             " add such a node or correct the selector (kubectl get nodes --show-labels)",
         )
-    if mixed := mixed_devices(this, mine, own):
+    if mixed := find_mixed_devices(this, mine, own):
         return _not_ready(StatusReason.MIXED_DEVICES, mixed)
     for node in mine:
-        if lacking := contradicted(this, node.labels):
+        if lacking := find_contradicted(this, node.labels):
             return _not_ready(
                 StatusReason.FEATURE_MISSING,
                 f"spec.cpuFeatures lists {', '.join(lacking)}, but node {node.name} lacks it"

@@ -176,11 +176,11 @@ def features(accelerator: AcceleratorClass) -> tuple[Feature, ...]:
     """Return the instruction sets that every node of a class is known to have."""
     if accelerator.spec.cpu_features is not None:
         return accelerator.spec.cpu_features
-    selected = _labelled(accelerator.spec.node_selector)
+    selected = _read_features(accelerator.spec.node_selector)
     return tuple(feature for feature in Feature if feature in selected)
 
 
-def _labelled(labels: Mapping[str, str]) -> set[Feature]:
+def _read_features(labels: Mapping[str, str]) -> set[Feature]:
     return {feature for name, feature in _LABELS.items() if labels.get(f"{_CPUID}{name}") == "true"}
 
 
@@ -197,11 +197,13 @@ def int8_products(
     )
 
 
-def contradicted(accelerator: AcceleratorClass, labels: Mapping[str, str]) -> tuple[Feature, ...]:
+def find_contradicted(
+    accelerator: AcceleratorClass, labels: Mapping[str, str]
+) -> tuple[Feature, ...]:
     """Return features that a class declares but a node lacks, if its labels list features."""
     if not any(label.startswith(_CPUID) for label in labels):
         return ()
-    lacking = {*_LABELS.values()} - _labelled(labels)
+    lacking = {*_LABELS.values()} - _read_features(labels)
     return tuple(
         cpu_feature for cpu_feature in accelerator.spec.cpu_features or () if cpu_feature in lacking
     )

@@ -16,7 +16,7 @@ from enginewright.manifests.snapshot import Snapshot
 from enginewright.observed.nodes import NodeView
 from enginewright.observed.pods import PodView
 from enginewright.plan.attempts import Work
-from enginewright.plan.resolve.classes import selected
+from enginewright.plan.resolve.classes import select_nodes
 from enginewright.plan.types import Facts, Obstacle
 
 
@@ -38,7 +38,7 @@ def architecture_of(image: ImageFacts, nodes: Iterable[NodeView]) -> str:
     any of them, the image runs under emulation.
     """
     present = {node.label(ARCHITECTURE) for node in nodes}
-    return next((item for item in _built_for(image) if item in present), "")
+    return next((item for item in _list_architectures(image) if item in present), "")
 
 
 def engine_architecture(
@@ -61,14 +61,14 @@ def only_architectures(
     As far as it is known, and only where a node of the class has it: an image of several may not report them.
     """
     labels = {
-        device_class.name: architecture_of(image, selected(device_class.node_selector, nodes))
+        device_class.name: architecture_of(image, select_nodes(device_class.node_selector, nodes))
         for device_class in snapshot.classes
         if (image := images.get(device_class.image)) and len(image.architectures) <= 1
     }
     return {name: label for name, label in labels.items() if label}
 
 
-def _built_for(image: ImageFacts) -> Iterator[str]:
+def _list_architectures(image: ImageFacts) -> Iterator[str]:
     if image.architectures:
         yield from sorted(
             image.architectures,

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from enginewright_contract import task
 from enginewright_contract.images import DEVICE_BACKENDS, ImageFacts
-from enginewright_contract.precisions import supported
+from enginewright_contract.precisions import why_unsupported
 from enginewright_contract.schemes import scheme_of
 
 from enginewright.api.accelerator_class import AcceleratorClass
@@ -35,7 +35,7 @@ def recipe(
     """Return everything that decides how the model is prepared."""
     samples = spec.parity.samples
     precision: task.Precision | None = spec.precision.value if spec.precision else None
-    allowed = () if spec.precision else _allowed(spec, backend, classes)
+    allowed = () if spec.precision else _allow_precisions(spec, backend, classes)
     return task.Recipe(
         backend=backend,
         backend_version=image.version_beside_ort(backend),
@@ -77,7 +77,7 @@ def why_not(
         return None
     for device_class in classes:
         capability = device_class.spec.compute_capability
-        if reason := supported(spec.precision.value, capability, backend):
+        if reason := why_unsupported(spec.precision.value, capability, backend):
             return f"accelerator class {device_class.metadata.name} cannot run {spec.precision.value}: {reason}"
     return None
 
@@ -147,7 +147,7 @@ def _claims(name: str, folder: str, uris: Iterable[str]) -> list[Input]:
     ]
 
 
-def _allowed(
+def _allow_precisions(
     spec: InferenceModelSpec, backend: str, classes: Iterable[AcceleratorClass]
 ) -> tuple[task.Precision, ...]:
     calibrated = spec.quantization is not None and spec.quantization.calibration is not None
@@ -158,7 +158,7 @@ def _allowed(
             *(_HALF if backend in DEVICE_BACKENDS else ()),
             *(_CALIBRATED if calibrated else ()),
         )
-        if not any(supported(precision, capability, backend) for capability in capabilities)
+        if not any(why_unsupported(precision, capability, backend) for capability in capabilities)
     )
 
 

@@ -19,11 +19,11 @@ from enginewright.api.scalars import duration
 from enginewright.manifests.device_claim import CLAIM_TEMPLATE, CLAIMS_VERSION
 from enginewright.manifests.prepare_job import Input
 from enginewright.plan.resolve.backends import BackendCandidate, candidates, is_readmitted
-from enginewright.plan.resolve.classes import is_proposed, mixed_devices
+from enginewright.plan.resolve.classes import find_mixed_devices, is_proposed
 from enginewright.plan.resolve.images import not_probed
 from enginewright.plan.resolve.recipe import inputs as prepare_inputs
 from enginewright.plan.resolve.recipe import recipe, steps_sha256, why_not
-from enginewright.plan.resolve.sources import PinnedSource, known_source
+from enginewright.plan.resolve.sources import PinnedSource, pin_source
 from enginewright.plan.types import Facts, Obstacle
 
 
@@ -49,8 +49,8 @@ class Target:
 
 def resolve(facts: Facts, source: PinnedSource | None = None) -> Target | Obstacle:
     """Return the target, or the first obstacle; `source` is what to fetch, by default the pinned content."""
-    source = known_source(facts.model, facts.revisions) if source is None else source
-    if obstacle := _unshared_store(facts) or without_gateway_api(facts):
+    source = pin_source(facts.model, facts.revisions) if source is None else source
+    if obstacle := _why_store_unshared(facts) or without_gateway_api(facts):
         return obstacle
     classes = _classes(facts.model, facts.classes)
     if isinstance(classes, Obstacle):
@@ -99,13 +99,13 @@ def _of_candidate(
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
     if candidate.backend in COMPILED_BACKENDS:
         own = facts.config.product_labels
-        mixed = (mixed_devices(device_class, facts.nodes, own) for device_class in classes)
+        mixed = (find_mixed_devices(device_class, facts.nodes, own) for device_class in classes)
         if message := next(filter(None, mixed), ""):
             return Obstacle(StatusReason.MIXED_DEVICES, message)
     return _target(facts, classes, candidate, image, source, last=last)
 
 
-def _unshared_store(facts: Facts) -> Obstacle | None:
+def _why_store_unshared(facts: Facts) -> Obstacle | None:
     """Return the obstacle that only one node can mount the volume, although pods may be scheduled to several."""
     if facts.config.store.bucket is not None:
         return None
@@ -164,7 +164,7 @@ def _classes(
     by_name = {device_class.metadata.name: device_class for device_class in classes}
     names = [accelerator.class_name for accelerator in model.spec.accelerators]
     if not names:
-        return _unnamed(model, by_name)
+        return _choose_class(model, by_name)
     if missing := [name for name in names if name not in by_name]:
         message = (
             f"spec.accelerators names {', '.join(missing)}, but the cluster has"
@@ -174,11 +174,11 @@ def _classes(
     return [by_name[name] for name in names]
 
 
-def _unnamed(
+def _choose_class(
     model: InferenceModel, classes: Mapping[str, AcceleratorClass]
 ) -> list[AcceleratorClass] | Obstacle:
     """Return the class of a model that names none: the one chosen before, else the only one."""
-    if kept := classes.get(_chosen_before(model)):
+    if kept := classes.get(_find_chosen(model)):
         return [kept]  # regardless of classes added later
     if not classes:
         message = "the cluster has no AcceleratorClass; apply one, such as the chart's class cpu"
@@ -195,7 +195,7 @@ def _unnamed(
     return Obstacle(StatusReason.AMBIGUOUS_ACCELERATOR_CLASS, message)
 
 
-def _chosen_before(model: InferenceModel) -> str:
+def _find_chosen(model: InferenceModel) -> str:
     status = model.status
     if status.accelerator_class or status.serving is None or len(status.serving.classes) != 1:
         return status.accelerator_class

@@ -42,12 +42,12 @@ class PinnedSource:
     fetched: Mapping[str, str] = field(default_factory=dict)
 
 
-def known_source(model: InferenceModel, revisions: Collection[RevisionView]) -> PinnedSource:
+def pin_source(model: InferenceModel, revisions: Collection[RevisionView]) -> PinnedSource:
     """Return the content fetched from the spec's addresses, for this spec or an earlier one."""
     addresses = _addresses(model.spec)
     pinned: dict[str, str] = {}
     refresh = ""
-    for item in _known(model.status, revisions):
+    for item in _list_records(model.status, revisions):
         pins = {
             pin.name: pin.digest for pin in item.pins if _address(pin) == addresses.get(pin.name)
         }
@@ -69,18 +69,18 @@ def digests_in_spec(spec: InferenceModelSpec) -> dict[str, str] | None:
     return digests if all(digests.values()) else None
 
 
-def refreshed_source(
+def refresh_source(
     model: InferenceModel, revisions: Collection[RevisionView], refresh: str, *, prepared: bool
 ) -> PinnedSource:
     """Return what a refresh fetches: any content, and unchanged content only if it is not `prepared`.
 
     Then every stage must run: the store may have an artefact that another runtime image made of it.
     """
-    fetched = known_source(model, revisions).pinned if prepared else {}
+    fetched = pin_source(model, revisions).pinned if prepared else {}
     return PinnedSource(refresh=refresh, fetched=fetched)
 
 
-def _known(
+def _list_records(
     status: InferenceModelStatus, revisions: Collection[RevisionView]
 ) -> Iterator[FetchedSource | KeptSource]:
     """Yield the recorded content of addresses, the latest first."""
@@ -92,17 +92,17 @@ def _known(
             yield revision.kept.source
 
 
-def wanted_refresh(model: InferenceModel, now: datetime) -> str | None:
+def find_refresh(model: InferenceModel, now: datetime) -> str | None:
     """Return the unique name of the refresh to do now, if any."""
     source = model.status.source
     count = source.refreshes if source else 0
-    if requested := _requested_refresh(model):
+    if requested := _read_refresh(model):
         return f"{count} {requested}"
     wait = seconds_to_refresh(model, now)
     return f"{count} due" if wait is not None and wait <= 0 else None
 
 
-def _requested_refresh(model: InferenceModel) -> str:
+def _read_refresh(model: InferenceModel) -> str:
     """Return the annotation's value if it was not acted on yet."""
     requested, source = annotation(model, REFRESH), model.status.source
     return "" if source and requested == source.requested else requested
@@ -124,7 +124,7 @@ def seconds_to_refresh(model: InferenceModel, now: datetime) -> float | None:
     return (due - now) / timedelta(seconds=1)
 
 
-def fetched(
+def record_fetch(
     model: InferenceModel, now: datetime, prepared: Prepared, data: Mapping[str, str], refresh: str
 ) -> SourceState:
     """Return the state after a model was prepared; `data` are digests of samples and calibration data."""
@@ -146,7 +146,7 @@ def fetched(
         refresh=refresh,
         earlier=tuple(earlier[:_KEPT_SOURCES]),
         refreshes=before.refreshes + (refresh != before.refresh),
-        requested=_requested_refresh(model) or before.requested if refresh else before.requested,
+        requested=_read_refresh(model) or before.requested if refresh else before.requested,
         looked_at=whole_second(now),
     )
 
@@ -157,7 +157,7 @@ def refresh_failed(
     """Return the state after a failed refresh, which keeps the content fetched before."""
     return source.model_copy(
         update={
-            "requested": _requested_refresh(model) or source.requested,
+            "requested": _read_refresh(model) or source.requested,
             "refreshes": source.refreshes + 1,
             "looked_at": whole_second(now),
             "refreshing": None,

@@ -7,11 +7,11 @@ from enginewright.manifests.labels import PROMOTE, ROLLBACK
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
 from enginewright.plan.history.outcomes import (
-    promoted,
+    find_rejection,
+    find_serving,
+    list_promoted,
     ready_revisions,
-    recorded_rejection,
     rejection_by_user,
-    served_before,
     was_proven,
 )
 from enginewright.plan.history.spec_hash import is_of_spec
@@ -19,12 +19,12 @@ from enginewright.plan.rollout.bring_up import BringUp
 from enginewright.plan.rollout.canary.canary import bring_up
 from enginewright.plan.rollout.canary.rollback import look_back
 from enginewright.plan.rollout.failures import STAGE
-from enginewright.plan.rollout.pod_counts import desired_counts
+from enginewright.plan.rollout.pod_counts import count_desired
 from enginewright.plan.rollout.revisions import with_templates
 from enginewright.plan.types import Facts
 
 
-def requested_revision(facts: Facts, stored: Mapping[str, Revision]) -> Revision | None:
+def find_requested_revision(facts: Facts, stored: Mapping[str, Revision]) -> Revision | None:
     """Return the revision that the spec requested before, if the spec is unchanged."""
     target = facts.model.status.target
     if target is None or not is_of_spec(
@@ -49,11 +49,11 @@ def bring_up_requested(
     `deployments` are those that serve, one of each class. For reasons in `left_to_others` another backend is tried
     instead of a rollback.
     """
-    before = served_before(facts)
+    before = find_serving(facts)
     stable = stored.get(before.last_complete) if before else None
-    back = restored_revision(facts, stored, requested.name)
-    promotions = [name for name in promoted(facts.revisions) if name != requested.name]
-    if stable is None and back is None and recorded_rejection(facts.revisions, requested.name):
+    back = find_restored_revision(facts, stored, requested.name)
+    promotions = [name for name in list_promoted(facts.revisions) if name != requested.name]
+    if stable is None and back is None and find_rejection(facts.revisions, requested.name):
         # it is not known what has served
         carried = (one.revision for one in facts.deployments if one.revision != requested.name)
         stable = _first((*promotions, *carried), stored)
@@ -62,7 +62,7 @@ def bring_up_requested(
         stable = back  # the revision that serves is rejected
     elif stable is not None and not was_active:
         # the revision that serves may be rejected as well
-        stable = restored_revision(facts, stored, stable.name) or stable
+        stable = find_restored_revision(facts, stored, stable.name) or stable
     elif stable is not None and was_active and facts.model.spec.rollout.on_failure == "Rollback":
         previous = _first(promotions, stored)
         if previous and was_proven(facts.now, facts.revisions, previous.name):
@@ -82,7 +82,7 @@ def _first(names: Iterable[str], stored: Mapping[str, Revision]) -> Revision | N
     return next((stored[name] for name in names if name in stored), None)
 
 
-def kept_revision(
+def keep_revision(
     facts: Facts,
     stored: Mapping[str, Revision],
     deployments: Mapping[str, DeploymentView],
@@ -97,10 +97,10 @@ def kept_revision(
     carried = {deployment.revision for deployment in facts.deployments}
     by_number = sorted(facts.revisions, key=lambda revision: revision.number, reverse=True)
     names = [view.revision for view in by_number if view.revision in carried]
-    before = served_before(facts)
+    before = find_serving(facts)
     if before and (last := stored.get(before.last_complete)):
         # not preferred if it would have no pods
-        has_pods = any(desired_counts(facts.model, facts.autoscalers, last, deployments).values())
+        has_pods = any(count_desired(facts.model, facts.autoscalers, last, deployments).values())
         names.insert(0 if has_pods else len(names), last.name)
     if spec.rollout.strategy == "Recreate":  # which would stop ready pods of other revisions
         ready = ready_revisions(facts.pods)
@@ -113,7 +113,7 @@ def kept_revision(
     rejected = brought.revision.name if brought and brought.rejection else ""
     failed.add(rejected)
     if rejected:  # also if no Deployment has them, as after a restoration from a backup
-        names += promoted(facts.revisions)
+        names += list_promoted(facts.revisions)
     applied = status.applied
     if (
         applied
@@ -124,14 +124,14 @@ def kept_revision(
         names.insert(0, applied.revision)
     # while the requested revision is not known, or has a canary, one may go back from what serves
     for leaves in (before.last_complete if before else "", rejected):
-        if chosen := restored_revision(facts, stored, leaves):
+        if chosen := find_restored_revision(facts, stored, leaves):
             names.insert(0, chosen.name)
     names.sort(key=lambda name: name == rejected)
     kept = _first(names, stored)
     return with_templates(facts, kept) if kept else None
 
 
-def restored_revision(
+def find_restored_revision(
     facts: Facts, stored: Mapping[str, Revision], rejected: str
 ) -> Revision | None:
     """Return the revision that replaces one that a user has rolled back or that failed while it served, if any.
@@ -139,21 +139,21 @@ def restored_revision(
     It is the one that the annotation names, else the last complete one, else the one before it.
     """
     annotations = facts.model.metadata.annotations
-    failure = recorded_rejection(facts.revisions, rejected) if rejected else None
+    failure = find_rejection(facts.revisions, rejected) if rejected else None
     failed = failure and failure.stage == STAGE and annotations.get(PROMOTE) != rejected
     if not rejected or not (failed or rejection_by_user(facts.model, facts.revisions, rejected)):
         return None
     back_from, _, back_to = annotations.get(ROLLBACK, "").partition(" ")
-    before = served_before(facts)
+    before = find_serving(facts)
     names = (
         back_to if back_from == rejected else "",
         before.last_complete if before else "",
-        *promoted(facts.revisions),
+        *list_promoted(facts.revisions),
     )
     return _first((name for name in names if name != rejected), stored)
 
 
-def ignored_rollback(
+def describe_ignored_rollback(
     model: InferenceModel, stored: Mapping[str, Revision], applied: str, rejected: str
 ) -> str:
     """Return what a user's rollback asks for and does not get, by the applied and the rejected revision."""

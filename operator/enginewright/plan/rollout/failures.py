@@ -22,7 +22,7 @@ from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
 from enginewright.plan import pods
-from enginewright.plan.history.outcomes import promise_of, served_before
+from enginewright.plan.history.outcomes import find_serving, promise_of
 from enginewright.plan.resolve.classes import matching
 from enginewright.plan.rollout.proofs import refusal
 from enginewright.plan.types import Facts
@@ -82,7 +82,7 @@ def lasting_on(facts: Facts, revision: str, accelerator_class: str) -> pods.Fail
         for pod in pods.serving_pods(facts.pods, revision)
         if pod.label(CLASS) == accelerator_class
     ]
-    before = served_before(facts)
+    before = find_serving(facts)
     if any(pod.ready for pod in mine) or (before and before.last_complete == revision):
         return None
     return unready(facts, (pod for pod in mine if not _is_of_others(facts, pod))).lasting
@@ -142,7 +142,7 @@ def pod_failures(
         for deployment in deployments
     )
     if lasting is None and late and not blocked:
-        lasting = _stuck(revision, seen.first, seen.waits_for)
+        lasting = _explain_stuck(revision, seen.first, seen.waits_for)
     return PodFailures(
         first=seen.first,
         lasting=None if lasting is None else lasting.model_copy(update={"revision": revision}),
@@ -223,7 +223,7 @@ def _crashes_too(pods: Collection[PodView], stable: str, since: datetime | None)
     return any(datetime.fromisoformat(item) >= since for item in times)
 
 
-def _stuck(revision: str, first: pods.Failure | None, waits_for: str) -> RolloutFailure:
+def _explain_stuck(revision: str, first: pods.Failure | None, waits_for: str) -> RolloutFailure:
     if first is not None:
         return _of(first)
     return RolloutFailure(

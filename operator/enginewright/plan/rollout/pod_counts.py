@@ -21,7 +21,7 @@ from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.identities import AutoscalerView
 from enginewright.plan import pods
-from enginewright.plan.history.outcomes import served_before
+from enginewright.plan.history.outcomes import find_serving
 from enginewright.plan.rollout.failures import unready
 from enginewright.plan.types import Facts, ObjectRef, ReplicasHandover
 
@@ -62,7 +62,7 @@ def progress_of(
     if complete:
         return RolloutProgress(complete=True, message=message)
     mine = pods.serving_pods(facts.pods, revision.name)
-    seen, before = unready(facts, mine), served_before(facts)
+    seen, before = unready(facts, mine), find_serving(facts)
     served = any(pod.ready for pod in mine) or (before and before.last_complete == revision.name)
     return RolloutProgress(
         complete=False,
@@ -71,11 +71,11 @@ def progress_of(
         lasting=None if served else seen.lasting,
         stuck=stuck,
         missing=seen.missing,
-        refused=_refused(deployments, counts),
+        refused=_why_refused(deployments, counts),
     )
 
 
-def _refused(deployments: Mapping[str, DeploymentView], counts: Mapping[str, int]) -> str:
+def _why_refused(deployments: Mapping[str, DeploymentView], counts: Mapping[str, int]) -> str:
     """Return why the API server rejects pods: a quota, Pod Security, a missing service account."""
     for name in counts:
         existing = deployments.get(name)
@@ -92,7 +92,7 @@ def replicas_by_class(spec: InferenceModelSpec, classes: Iterable[str]) -> dict[
     The total is spread evenly, the first classes get the remainder, and each class that shares it has
     at least one pod unless the total is 0.
     """
-    own = fixed(spec)
+    own = read_own_replicas(spec)
     names = tuple(classes)
     sharing = [name for name in names if name not in own]
     share, rest = divmod(spec.replicas, len(sharing)) if sharing else (0, 0)
@@ -109,7 +109,7 @@ def asks_for_pods(spec: InferenceModelSpec, classes: Iterable[str]) -> bool:
     return any(replicas_by_class(spec, names).values())
 
 
-def fixed(spec: InferenceModelSpec) -> dict[str, int]:
+def read_own_replicas(spec: InferenceModelSpec) -> dict[str, int]:
     """Return the counts of classes with replicas of their own."""
     return {
         accelerator.class_name: accelerator.replicas
@@ -121,7 +121,7 @@ def fixed(spec: InferenceModelSpec) -> dict[str, int]:
 def scale_selector(model: str, spec: InferenceModelSpec) -> str:
     """Return the label selector of the pods that spec.replicas counts."""
     parts = [f"{key}={value}" for key, value in sorted(serving_selector(model).items())]
-    if own := sorted(fixed(spec)):
+    if own := sorted(read_own_replicas(spec)):
         parts.append(f"{CLASS} notin ({','.join(own)})")
     return ",".join(parts)
 
@@ -158,7 +158,7 @@ def live_counts(
     }
 
 
-def applied_count(
+def count_to_apply(
     model: InferenceModel,
     autoscalers: Collection[AutoscalerView],
     accelerator: str,
@@ -180,7 +180,7 @@ def handovers(
     """Return the Deployments whose counts need a second owner before their autoscalers are created."""
     return tuple(
         ReplicasHandover(deployment.namespace, deployment.name, deployment.uid, deployment.desired)
-        for name in _autoscaled(model, autoscalers, deployments, counts)
+        for name in _list_autoscaled(model, autoscalers, deployments, counts)
         if (deployment := deployments[name]).desired and not deployment.count_is_shared
     )
 
@@ -194,23 +194,23 @@ def autoscalers(
 ) -> Iterable[dict[str, Any]]:
     """Yield the autoscalers of the Deployments whose counts are not applied."""
     autoscaling = model.spec.serving.autoscaling
-    for accelerator in _autoscaled(model, observed, deployments, counts):
+    for accelerator in _list_autoscaled(model, observed, deployments, counts):
         existing = deployments[accelerator]
-        count = applied_count(model, observed, accelerator, existing, counts[accelerator])
+        count = count_to_apply(model, observed, accelerator, existing, counts[accelerator])
         if autoscaling and count is None:
             yield horizontal_pod_autoscaler(
                 model, autoscaling, revision, accelerator, name=existing.name
             )
 
 
-def unwanted_autoscalers(
+def find_obsolete_autoscalers(
     model: InferenceModel,
     autoscalers: Collection[AutoscalerView],
     deployments: Mapping[str, DeploymentView],
     counts: Mapping[str, int],
 ) -> Iterable[ObjectRef]:
     """Yield the autoscalers of classes that have none any more, or no pods."""
-    classes = _autoscaled(model, autoscalers, deployments, counts)
+    classes = _list_autoscaled(model, autoscalers, deployments, counts)
     names = {deployments[device_class].name for device_class in classes}
     for autoscaler in autoscalers:
         if autoscaler.name not in names:
@@ -219,7 +219,7 @@ def unwanted_autoscalers(
             )
 
 
-def _autoscaled(
+def _list_autoscaled(
     model: InferenceModel,
     autoscalers: Collection[AutoscalerView],
     deployments: Mapping[str, DeploymentView],
@@ -245,7 +245,7 @@ def _is_autoscaled(
 ) -> bool:
     """Return whether an autoscaler decides a class's count: one that is requested, or not deleted yet."""
     spec = model.spec
-    if fixed(spec).get(accelerator, spec.replicas) == 0:
+    if read_own_replicas(spec).get(accelerator, spec.replicas) == 0:
         return False
     return spec.serving.autoscaling is not None or (
         existing is not None and any(autoscaler.name == existing.name for autoscaler in autoscalers)
@@ -285,7 +285,7 @@ def pod_counts(
     """Return the counts of `revision` beside `canaries`, pods by class, reusing what was computed `earlier`."""
     model, autoscalers = facts.model, facts.autoscalers
     same = earlier if earlier and earlier.revision == revision.name else None
-    desired = same.desired if same else desired_counts(model, autoscalers, revision, deployments)
+    desired = same.desired if same else count_desired(model, autoscalers, revision, deployments)
     counts = _beside(model, autoscalers, desired, canaries, deployments)
     if same and same.counts == counts:
         return same
@@ -293,7 +293,7 @@ def pod_counts(
     return PodCounts(revision.name, desired, counts, progress)
 
 
-def desired_counts(
+def count_desired(
     model: InferenceModel,
     autoscalers: Collection[AutoscalerView],
     applied: Revision,
@@ -313,7 +313,7 @@ def desired_counts(
 
     # a class that is not applied yet gets no share of the total
     counts = covering(count_on(name for name in named if name in names), available)
-    own = fixed(spec)
+    own = read_own_replicas(spec)
     # but a class with its own replicas that has no Deployment yet does not make others keep pods
     there = [name for name in named if name in names or name in available or name not in own]
     until_then = covering(count_on(there), available)
@@ -351,7 +351,7 @@ def _beside(
     return {**lent, **live}
 
 
-def awaited_classes(model: InferenceModel, counts: Mapping[str, int]) -> set[str]:
+def find_awaited_classes(model: InferenceModel, counts: Mapping[str, int]) -> set[str]:
     """Return the classes that only the next revision has, while the applied one has too few pods."""
     spec = model.spec
     named = [accelerator.class_name for accelerator in spec.accelerators]

@@ -66,7 +66,7 @@ class Proofs:
 
 def refusal(verdict: Verdict, promise: Promise) -> Failure | None:
     """Return why a sidecar does not admit its pod, if a check has failed for a known reason."""
-    failed = _failed(verdict, _required(verdict, promise, serves=False))
+    failed = _list_failed(verdict, _require_checks(verdict, promise, serves=False))
     # one that failed for a reason that only later versions know has no finding
     check = _most_specific(check_verdict for check_verdict in failed if check_verdict.finding)
     if check is None or check.finding is None:
@@ -82,7 +82,7 @@ def proofs(verdicts: Sequence[Verdict], promise: Promise) -> Proofs | None:
         parity=_parity(verdicts),
         placement=_placement(verdicts, promise),
         fallback=_fallback(verdicts),
-        broken=_broken(verdicts, promise),
+        broken=_find_broken(verdicts, promise),
         placement_summary=_placement_summary(verdicts, promise),
         p99=_p99(verdicts),
     )
@@ -97,7 +97,7 @@ def _checks(verdicts: Iterable[Verdict], check: Check) -> list[CheckVerdict]:
     ]
 
 
-def _required(verdict: Verdict, promise: Promise, *, serves: bool) -> set[Check]:
+def _require_checks(verdict: Verdict, promise: Promise, *, serves: bool) -> set[Check]:
     """Return the checks that must pass: not that of a provider without which the pod may run.
 
     If its revision `serves`, the pod may also have lost that provider since it was admitted.
@@ -111,7 +111,7 @@ def _required(verdict: Verdict, promise: Promise, *, serves: bool) -> set[Check]
     return set(_GATES) - ({Check.PROVIDER} if allowed else set())
 
 
-def _failed(verdict: Verdict, checks: Collection[Check]) -> list[CheckVerdict]:
+def _list_failed(verdict: Verdict, checks: Collection[Check]) -> list[CheckVerdict]:
     return [
         check
         for check in verdict.checks
@@ -203,13 +203,15 @@ def _cause(verdicts: Sequence[Verdict]) -> Finding | None:
     )
 
 
-def _broken(verdicts: Sequence[Verdict], promise: Promise) -> Statement | None:
+def _find_broken(verdicts: Sequence[Verdict], promise: Promise) -> Statement | None:
     """Return why a model is not ready although it has all its pods, if so."""
     anywhere = {Check.SERVER, Check.GOLDEN} if promise.policy == "Allow" else None
     failed = _most_specific(
         check
         for verdict in verdicts
-        for check in _failed(verdict, anywhere or _required(verdict, promise, serves=True))
+        for check in _list_failed(
+            verdict, anywhere or _require_checks(verdict, promise, serves=True)
+        )
     )
     if failed is None:
         return None
@@ -271,7 +273,7 @@ def current_proofs(facts: Facts, revision: str) -> Proofs | None:
     silent = [pod for pod in relevant if pod.name in facts.silent]
     status = facts.model.status
     if silent and not (proven and proven.any_failed):
-        return _unknown(status, len(silent), len(relevant))
+        return _report_unknown(status, len(silent), len(relevant))
     before = status.serving.revision if status.serving else status.revision
     reported = _from_status(status) if mine and before == revision else None
     if proven is None or reported is None:
@@ -331,7 +333,7 @@ def _from_status(status: InferenceModelStatus) -> Proofs | None:
     return Proofs(parity, placement, fallback, next(failed, None), summary.placement, summary.p99)
 
 
-def _unknown(status: InferenceModelStatus, silent: int, pods: int) -> Proofs:
+def _report_unknown(status: InferenceModelStatus, silent: int, pods: int) -> Proofs:
     """Return that the state is unknown, because the last verdicts of the pods are too old."""
     message = (
         f"the sidecars of {silent} of {pods} pods have not responded to the operator for five minutes: check that"

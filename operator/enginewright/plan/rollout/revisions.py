@@ -29,7 +29,7 @@ from enginewright.plan.types import Config, Facts
 _ImageOf: TypeAlias = Callable[[str | None], ArtifactImage | None]
 
 
-def wanted_snapshot(
+def request_snapshot(
     facts: Facts,
     target: Target,
     prepared: Prepared,
@@ -65,7 +65,7 @@ def wanted_snapshot(
     return as_stored(facts.model, facts.revisions, snapshot)
 
 
-def chosen_snapshot(
+def choose_snapshot(
     facts: Facts,
     target: Target,
     prepared: Prepared,
@@ -76,12 +76,12 @@ def chosen_snapshot(
     """Return the snapshot that the spec requests, with the backends that a benchmark chose, unless these have failed."""
     choice = choose(facts, target, prepared, engines)
     if choice and choice.chosen:
-        chosen = wanted_snapshot(facts, target, prepared, keys, interim, choice.chosen)
+        chosen = request_snapshot(facts, target, prepared, keys, interim, choice.chosen)
         failure = failure_of(facts.model, chosen.revision())
         if failure is None:
             return chosen, choice
-        choice = choice.given_up(failure)
-    return wanted_snapshot(facts, target, prepared, keys, interim), choice
+        choice = choice.give_up(failure)
+    return request_snapshot(facts, target, prepared, keys, interim), choice
 
 
 def _class_snapshot(
@@ -120,7 +120,7 @@ def _images(config: Config, engines: Mapping[str, InferenceEngine], prepared: Pr
     return lambda key: repository.image(pushed.get(key) if key else prepared.image)
 
 
-def stored_revisions(config: Config, revisions: Collection[RevisionView]) -> dict[str, Revision]:
+def read_revisions(config: Config, revisions: Collection[RevisionView]) -> dict[str, Revision]:
     """Return the revisions whose content is stored, by name, with images that pods can pull now."""
     return {
         revision.revision: _without_other_images(config, revision.kept)
@@ -138,7 +138,7 @@ def _without_other_images(config: Config, revision: Revision) -> Revision:
     own = revision.snapshot.pod_template.get("imagePullSecrets") or ()
     secrets = {*config.image_pull_secrets, *(item["name"] for item in own)}
     templates = {
-        device_class.name: image.removed_from(
+        device_class.name: image.remove_from(
             revision.templates[device_class.name], other_secrets=secrets
         )
         for device_class in revision.snapshot.classes

@@ -29,35 +29,35 @@ from enginewright.observed.identities import BudgetView
 from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
 from enginewright.plan.history.outcomes import (
+    find_rejection,
+    find_serving,
     is_rejected_for_spec,
+    list_promoted,
     outcomes,
-    promoted,
-    recorded_rejection,
-    served_before,
     serving_now,
 )
 from enginewright.plan.history.spec_hash import spec_hash
 from enginewright.plan.rollout.applied_revision import (
     bring_up_requested,
-    ignored_rollback,
-    kept_revision,
-    requested_revision,
+    describe_ignored_rollback,
+    find_requested_revision,
+    keep_revision,
 )
 from enginewright.plan.rollout.bring_up import BringUp
 from enginewright.plan.rollout.canary.pods import covering_canaries, stop_canary
 from enginewright.plan.rollout.pod_counts import (
     PodCounts,
     RolloutProgress,
-    applied_count,
     asks_for_pods,
     autoscalers,
-    awaited_classes,
+    count_to_apply,
+    find_awaited_classes,
+    find_obsolete_autoscalers,
     handovers,
     pod_counts,
-    unwanted_autoscalers,
 )
-from enginewright.plan.rollout.revisions import revision_of, stored_revisions
-from enginewright.plan.rollout.route import route_objects, unwanted_routes
+from enginewright.plan.rollout.revisions import read_revisions, revision_of
+from enginewright.plan.rollout.route import find_obsolete_routes, route_objects
 from enginewright.plan.types import Facts, MetadataIntent, ObjectRef, ReplicasHandover
 
 KEPT_REVISIONS: Final = 5
@@ -95,7 +95,7 @@ class RolloutPlan:
             return ""
         # the status is written last: if it lacks the failure, it was interrupted, and is not counted yet
         reported = status.last_failure and status.last_failure.revision == rejection.revision
-        again = recorded_rejection(revisions, rejection.revision) is None and not any(
+        again = find_rejection(revisions, rejection.revision) is None and not any(
             condition.type == ConditionType.ROLLED_BACK and condition.status == "True"
             for condition in status.conditions
         )
@@ -120,10 +120,10 @@ def roll_out(
     Classes in `yielding` have no pods for now. For reasons in `left_to_others` another backend is tried
     instead of a rollback. `signature` is that of the snapshot.
     """
-    stored = stored_revisions(facts.config, facts.revisions)
+    stored = read_revisions(facts.config, facts.revisions)
     new = revision_of(facts, stored, snapshot, source, signature) if snapshot else None
     deployments = _of_classes(facts.deployments)
-    requested = new or requested_revision(facts, stored)
+    requested = new or find_requested_revision(facts, stored)
     counted = _counts_before(facts, requested, deployments)
     brought = None
     if requested is not None:
@@ -138,11 +138,11 @@ def roll_out(
     if brought and not asks_for_pods(facts.model.spec, deployments):
         brought = replace(brought, canaries={})
     promoted = brought.revision if brought and brought.promotes else None
-    applied = promoted or kept_revision(facts, stored, deployments, brought)
+    applied = promoted or keep_revision(facts, stored, deployments, brought)
     ready = sum(deployment.ready_pods for deployment in facts.deployments)
     name = new.name if new else None
     if applied is None:
-        return RolloutPlan(name, None, 0, ready, served_before(facts), None, brought)
+        return RolloutPlan(name, None, 0, ready, find_serving(facts), None, brought)
     covering = covering_canaries(facts, applied.name)
     if brought:
         brought = _beside(facts.pods, brought, covering, applied)
@@ -154,7 +154,7 @@ def roll_out(
     now = {name: 0 if name in yielding else count for name, count in counts.items()}
     kept = {deployments[name].name for name in counts if name in deployments}
     gives_up = applied is new or rejection is not None
-    awaited = set() if gives_up else awaited_classes(facts.model, counts) - set(yielding)
+    awaited = set() if gives_up else find_awaited_classes(facts.model, counts) - set(yielding)
     obsolete = [
         deployment
         for deployment in facts.deployments
@@ -168,7 +168,7 @@ def roll_out(
     ]
     rolled_out = pods.complete or (brought is not None and brought.rolled_out)
     serving = serving_now(facts, applied, rolled_out, stored, deployments, counts)
-    served = served_before(facts)
+    served = find_serving(facts)
     canary = tuple(canary_objects(facts.model, facts.revisions, brought, applied))
     last_complete = serving.last_complete if serving else ""
     needed = {applied.name, name or "", last_complete, brought.revision.name if brought else ""}
@@ -182,7 +182,7 @@ def roll_out(
         progress=progress,
         bring_up=brought,
         left_to_others=left_to_others,
-        ignored_rollback=ignored_rollback(facts.model, stored, applied.name, rejected),
+        ignored_rollback=describe_ignored_rollback(facts.model, stored, applied.name, rejected),
         apply=(
             # before serving pods end for it
             *(canary if in_place else ()),
@@ -192,11 +192,11 @@ def roll_out(
             *route_objects(facts, brought, applied, deployments),
         ),
         delete=(
-            *unwanted_routes(facts),
+            *find_obsolete_routes(facts),
             *removals(facts.model, obsolete),
             *stop_canary(facts.canaries, {*canaries, *covering}),
             *other_budgets(facts.deployments, facts.budgets),
-            *unwanted_autoscalers(facts.model, facts.autoscalers, deployments, now),
+            *find_obsolete_autoscalers(facts.model, facts.autoscalers, deployments, now),
             *old_revisions(facts, needed),
         ),
         metadata=(
@@ -244,7 +244,7 @@ def _of_classes(deployments: Iterable[DeploymentView]) -> dict[str, DeploymentVi
     return {view.accelerator_class: view for view in ranked}
 
 
-def applied_state(model: InferenceModel, rollout: RolloutPlan) -> AppliedState | None:
+def record_applied(model: InferenceModel, rollout: RolloutPlan) -> AppliedState | None:
     """Return the record of the applied revision."""
     if rollout.applied is None:
         return model.status.applied
@@ -274,7 +274,7 @@ def serving_objects(
         name = existing.name if existing else deployment_name(model.metadata.name, accelerator)
         yield disruption_budget(model, accelerator, name=name)
         yield from claim_templates(model, revision, accelerator)
-        applied = applied_count(facts.model, facts.autoscalers, accelerator, existing, count)
+        applied = count_to_apply(facts.model, facts.autoscalers, accelerator, existing, count)
         yield serving_deployment(model, revision, accelerator, name=name, replicas=applied)
 
 
@@ -321,14 +321,14 @@ def old_revisions(facts: Facts, keep: Collection[str]) -> Iterable[ObjectRef]:
     again, and two that were promoted: the active one, and the one to which it can go back.
     """
     model = facts.model
-    serving = served_before(facts)
+    serving = find_serving(facts)
     readable = [view for view in facts.revisions if view.kept]
     pinned = {
         *keep,
         *((serving.revision, serving.last_complete) if serving else ()),
         *(view.revision for view in (*facts.deployments, *facts.canaries)),
         *(rejected_backend.revision for rejected_backend in model.status.rejected_backends),
-        *promoted(readable)[:2],
+        *list_promoted(readable)[:2],
     }
     unpinned = [
         ((view.outcome is None or view.outcome.state != "Superseded", view.number), view.revision)

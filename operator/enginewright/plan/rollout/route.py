@@ -37,7 +37,7 @@ def route_objects(
     yield http_route(facts.model, route, canary_share=share_now, tls=tls, canary_tls=canary_tls)
 
 
-def unwanted_routes(facts: Facts) -> Iterator[ObjectRef]:
+def find_obsolete_routes(facts: Facts) -> Iterator[ObjectRef]:
     """Yield the route of a model that asks for none any more, and then its canary's Service."""
     if facts.model.spec.serving.route is not None:
         return

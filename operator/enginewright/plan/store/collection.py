@@ -86,7 +86,7 @@ class NeededKeys:
         return tuple(sorted({key[:KEPT_CHARACTERS] for key in self.keys}))
 
 
-def needed_keys(listed: NamespaceObjects) -> NeededKeys:
+def find_needed_keys(listed: NamespaceObjects) -> NeededKeys:
     """Return the keys that are needed.
 
     Models name what their specs need, what serves, and what their rejected backends would serve;
@@ -209,9 +209,9 @@ def plan_collection(facts: CollectionFacts) -> CollectionSteps:
     if not gc.enabled:
         delete = (*unwanted, *map(_ref, running))
         return CollectionSteps(delete=delete, exists=bool(delete))
-    finished = sorted((view for view in own if view.ended), key=_ended_at)
+    finished = sorted((view for view in own if view.ended), key=_find_end)
     outcomes = {view.name: view.recorded for view in finished if view.recorded}
-    ended = tuple(_ended(facts, view, outcomes) for view in finished if view.recorded is None)
+    ended = tuple(_record_end(facts, view, outcomes) for view in finished if view.recorded is None)
     outcomes |= {ended_collection.job.name: ended_collection.outcome for ended_collection in ended}
     successes = [view for view in finished if outcomes[view.name].collected]
     kept = {view.name for view in (*finished[-1:], *successes[-1:])}
@@ -306,7 +306,7 @@ def _due(facts: CollectionFacts, finished: Sequence[CollectionView]) -> datetime
         return first_due(facts.namespace, interval, facts.since)
     last = finished[-1]
     wait = interval if last.outcome == "Complete" else min(interval, COLLECTION_RETRY)
-    return _ended_at(last) + wait
+    return _find_end(last) + wait
 
 
 def _is_empty(last: CollectionOutcome | None, now: datetime) -> bool:
@@ -316,7 +316,7 @@ def _is_empty(last: CollectionOutcome | None, now: datetime) -> bool:
     return last.empty_since is not None and now - last.empty_since > _LEFTOVERS
 
 
-def _ended(
+def _record_end(
     facts: CollectionFacts, job: CollectionView, earlier: Mapping[str, CollectionOutcome]
 ) -> EndedCollection:
     """Return how a Job has ended; `earlier` are the outcomes that are recorded."""
@@ -347,7 +347,7 @@ def _empty_since(
     if collected.artifacts > (0 if collected.dry_run else collected.removed_artifacts):
         return None
     return min(
-        (outcome.empty_since for outcome in earlier if outcome.empty_since), default=_ended_at(job)
+        (outcome.empty_since for outcome in earlier if outcome.empty_since), default=_find_end(job)
     )
 
 
@@ -362,7 +362,7 @@ def _over_limit(collected: Collected, limit: int | None) -> EventIntent | None:
     return EventIntent("Warning", StatusReason.STORE_OVER_LIMIT, message)
 
 
-def _ended_at(job: CollectionView) -> datetime:
+def _find_end(job: CollectionView) -> datetime:
     return datetime.fromisoformat(job.ended_at or job.created)
 
 

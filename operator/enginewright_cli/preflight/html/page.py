@@ -31,12 +31,12 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_printed,
+        finalize=_print_value,
     )
     jinja.filters |= {
         "visible": formatting.visible,
         "title_of": lambda source: PurePath(source).name or source,
-        "counted": formatting.counted,
+        "counted": formatting.count_noun,
         "shape": formatting.shape,
         "opsets": _opsets,
         "treemap": treemap,
@@ -53,7 +53,7 @@ def environment() -> Environment:
     return jinja
 
 
-def _printed(value: object) -> object:
+def _print_value(value: object) -> object:
     """Return what a template prints for a value; markup, a subclass of str, was processed before."""
     if value is None:
         return ""
@@ -99,7 +99,7 @@ def _rest(operator: PlacedOperator, listed: list[PlacedNode], backend: str) -> I
     outside = operator.elsewhere - sum(node.elsewhere for node in listed)
     if count > 0 and weight > 0:
         where = f"{outside} of them elsewhere" if outside else f"on backend {backend}"
-        nodes = f"{formatting.counted(count, 'further node')} of {operator.operator}"
+        nodes = f"{formatting.count_noun(count, 'further node')} of {operator.operator}"
         title = f"{nodes}: {formatting.share(weight)} of the compute time, {where}"
         kind = "off" if outside else "on"
         yield Tile(weight, title, f"{count} further", operator.operator, kind)

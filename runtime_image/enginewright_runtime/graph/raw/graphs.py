@@ -104,7 +104,7 @@ def walk_tensors(model: ModelProto) -> Iterator[TensorProto]:
             yield from attribute.tensors
 
 
-def given(graph: GraphProto | FunctionProto) -> list[str]:
+def list_given_names(graph: GraphProto | FunctionProto) -> list[str]:
     """Return the names of the inputs and weights of a graph, or of a function's inputs."""
     if isinstance(graph, FunctionProto):
         return list(graph.input)
@@ -120,9 +120,9 @@ def outputs_named(graph: GraphProto | FunctionProto) -> list[str]:
     return [value.name for value in graph.output]
 
 
-def defined(graph: GraphProto | FunctionProto) -> list[str]:
+def list_defined_names(graph: GraphProto | FunctionProto) -> list[str]:
     """Return the names of a graph's own values, each once: inputs, initializers, node outputs."""
-    names = [*given(graph), *(name for node in graph.node for name in node.output)]
+    names = [*list_given_names(graph), *(name for node in graph.node for name in node.output)]
     return [name for name in dict.fromkeys(names) if name]
 
 

@@ -138,7 +138,7 @@ def is_default(entry: AttributeProto, schema: Schema) -> bool:
     return bool(read(formal.default_value) == read(entry))
 
 
-def moved_inputs(newer: Schema, older: Schema) -> dict[int, str]:
+def find_moved_inputs(newer: Schema, older: Schema) -> dict[int, str]:
     """Return inputs of the newer operator that are attributes of the older one: index to name."""
     names = {formal.name for formal in older.inputs}
     return {
@@ -181,7 +181,7 @@ def is_valid(node: NodeProto, newer: Schema, older: Schema) -> bool:
         ):
             return False
     return (
-        not any(_given(node, index) for index in moved_inputs(newer, older))
+        not any(_has_input(node, index) for index in find_moved_inputs(newer, older))
         and has_required(node, older)
         and _fits_in(node.input, older.min_input, older.max_input)
         and _fits_in(node.output, older.min_output, older.max_output)
@@ -190,11 +190,11 @@ def is_valid(node: NodeProto, newer: Schema, older: Schema) -> bool:
 
 def _is_expressible(node: NodeProto, newer: Schema, older: Schema) -> bool:
     """Return whether the older operator has an equivalent form."""
-    moved = moved_inputs(newer, older)
+    moved = find_moved_inputs(newer, older)
     for entry in node.attribute:
         if entry.name in older.attributes or is_default(entry, newer):
             continue
-        if entry.name == "noop_with_empty_axes" and _given(node, 1):
+        if entry.name == "noop_with_empty_axes" and _has_input(node, 1):
             continue  # it only affects nodes without axes
         if (node.op_type, entry.name) == ("Split", "num_outputs"):
             continue  # the older Split makes equal parts; `rewriting` rejects others
@@ -211,7 +211,7 @@ def _is_expressible(node: NodeProto, newer: Schema, older: Schema) -> bool:
     return all(
         newer.inputs[index].name in names
         for index in range(len(node.input))
-        if _given(node, index) and index not in moved
+        if _has_input(node, index) and index not in moved
     )
 
 
@@ -219,11 +219,13 @@ def has_required(node: NodeProto, schema: Schema) -> bool:
     """Return whether the node has all required inputs."""
     single = onnx.defs.OpSchema.FormalParameterOption.Single
     return all(
-        _given(node, index) for index, formal in enumerate(schema.inputs) if formal.option == single
+        _has_input(node, index)
+        for index, formal in enumerate(schema.inputs)
+        if formal.option == single
     )
 
 
-def _given(node: NodeProto, index: int) -> bool:
+def _has_input(node: NodeProto, index: int) -> bool:
     return index < len(node.input) and bool(node.input[index])
 
 

@@ -13,8 +13,8 @@ from onnx import ModelProto, NodeProto, helper
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.schemas import attribute
 from enginewright_runtime.graph.scoped.inference import Sizes
-from enginewright_runtime.graph.scoped.propagation import Array, infer_fully, known_values
-from enginewright_runtime.graph.scoped.scopes import Names, Node, Scope, apart, rename
+from enginewright_runtime.graph.scoped.propagation import Array, find_constant_values, infer_fully
+from enginewright_runtime.graph.scoped.scopes import Names, Node, Scope, rename, separate_names
 
 _ROUNDS: Final = 50  # each may find conditions that the previous one made constant
 
@@ -22,7 +22,7 @@ _ROUNDS: Final = 50  # each may find conditions that the previous one made const
 def take_constant_branches(model: ModelProto, sizes: Sizes) -> list[str]:
     """Replace, in place, every If whose condition is the same for all requests, and sort the graph; return their labels."""
     Scope(model.graph).sort()
-    changed = apart(model)
+    changed = separate_names(model)
     names = Names(changed)
     taken: list[str] = []
     for _ in range(_ROUNDS):
@@ -52,11 +52,15 @@ def _take(main: Scope, model: ModelProto, names: Names, sizes: Sizes) -> list[st
                 _inline(node, taken=bool(condition.reshape(-1)[0]), names=names)
                 continue
             for body in node.bodies:
-                within = known_values(body.graph, always, opset, outer)
+                within = find_constant_values(body.graph, always, opset, outer)
                 walk(body, within, within)
         scope.write()
 
-    walk(main, known_values(main.graph, types, opset), known_values(main.graph, always, opset))
+    walk(
+        main,
+        find_constant_values(main.graph, types, opset),
+        find_constant_values(main.graph, always, opset),
+    )
     return taken
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
 from enginewright_runtime.graph.raw.constants import constant_tensor
-from enginewright_runtime.graph.raw.graphs import bodies, defined, has_bodies
+from enginewright_runtime.graph.raw.graphs import bodies, has_bodies, list_defined_names
 from enginewright_runtime.graph.raw.schemas import STANDARD, attribute
 from enginewright_runtime.graph.raw.signatures import (
     OperatorSignature,
@@ -49,10 +49,10 @@ def types_of(model: ModelProto, others: Signatures = lambda _: None) -> dict[str
 
 
 def _graph(graph: GraphProto, opset: int, others: Signatures, types: dict[str, str]) -> None:
-    own = {*defined(graph)}  # value_info of outer values may predate a renaming
+    own = {*list_defined_names(graph)}  # value_info of outer values may predate a renaming
     for value in (*graph.input, *graph.value_info, *graph.output):
         if value.name in own:
-            _note(types, value.name, declared(value.type))
+            _note(types, value.name, format_type(value.type))
     for tensor in graph.initializer:
         _note(types, tensor.name, type_string(tensor.data_type))
     for node in graph.node:
@@ -71,16 +71,16 @@ def _note(types: dict[str, str], name: str, kind: str | None) -> None:
         types.setdefault(name, kind)
 
 
-def declared(kind: TypeProto) -> str | None:
+def format_type(kind: TypeProto) -> str | None:
     """Return the type string of a declared type; None for kinds that are not supported here."""
     match kind.WhichOneof("value"):
         case "tensor_type":
             return type_string(kind.tensor_type.elem_type)
         case "sequence_type":
-            inner = declared(kind.sequence_type.elem_type)
+            inner = format_type(kind.sequence_type.elem_type)
             return f"seq({inner})" if inner else None
         case "optional_type":
-            inner = declared(kind.optional_type.elem_type)
+            inner = format_type(kind.optional_type.elem_type)
             return f"optional({inner})" if inner else None
         case _:
             return None

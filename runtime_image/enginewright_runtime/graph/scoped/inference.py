@@ -6,7 +6,13 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, TypeProto
 
 from enginewright_runtime.graph.raw.constants import LARGE
-from enginewright_runtime.graph.raw.graphs import bodies, defined, elements, graphs_in, keep
+from enginewright_runtime.graph.raw.graphs import (
+    bodies,
+    elements,
+    graphs_in,
+    keep,
+    list_defined_names,
+)
 from enginewright_runtime.graph.scoped.scopes import Scope
 
 Sizes = Mapping[str, Sequence[int | None]]
@@ -22,7 +28,7 @@ def infer(
     `sizes` are dimensions of inputs that the model does not declare, `values` known ones besides its constants. No two
     bodies may share a name (`scopes.rename_apart`) if types inside them matter.
     """
-    light = lightened(model)
+    light = lighten(model)
     _set_values(light.graph, values or {})
     for value in light.graph.input:
         for dimension, size in zip(
@@ -30,10 +36,10 @@ def infer(
         ):
             if size is not None:
                 dimension.dim_value = size
-    return _types(inferred(light).graph)
+    return _types(infer_shapes(light).graph)
 
 
-def inferred(light: ModelProto) -> ModelProto:
+def infer_shapes(light: ModelProto) -> ModelProto:
     """Return a `lightened` model with inferred shapes; unchanged if ONNX's shape inference fails."""
     try:
         return onnx.shape_inference.infer_shapes(light, data_prop=True)
@@ -41,7 +47,7 @@ def inferred(light: ModelProto) -> ModelProto:
         return light  # only declared shapes are known then
 
 
-def lightened(model: ModelProto) -> ModelProto:
+def lighten(model: ModelProto) -> ModelProto:
     """Return a sorted copy whose large weights are inputs, since inference would copy their data."""
     light = ModelProto(ir_version=max(model.ir_version, 4))
     light.opset_import.extend(model.opset_import)
@@ -85,7 +91,7 @@ def lightened(model: ModelProto) -> ModelProto:
 
 def _forget_others(graph: GraphProto) -> None:
     """Remove value_info of values of other graphs, which may have been renamed."""
-    own = {*defined(graph)}
+    own = {*list_defined_names(graph)}
     keep(graph.value_info, lambda value: value.name in own)
 
 

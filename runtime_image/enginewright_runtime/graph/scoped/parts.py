@@ -6,7 +6,7 @@ from typing import Final
 
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
-from enginewright_runtime.core.labels import reported_label
+from enginewright_runtime.core.labels import format_label
 from enginewright_runtime.graph.raw.graphs import nodes_in
 from enginewright_runtime.graph.scoped.scopes import Scope
 
@@ -57,7 +57,7 @@ def computing(model: ModelProto, nodes: Iterable[int]) -> list[int]:
 
 def labels(node: NodeProto) -> list[str]:
     """Return the labels of a node and of all nodes in its bodies."""
-    return [reported_label(proto.name, proto.op_type) for proto in nodes_in([node])]
+    return [format_label(proto.name, proto.op_type) for proto in nodes_in([node])]
 
 
 class Cutter:

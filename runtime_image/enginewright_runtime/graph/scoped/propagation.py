@@ -47,7 +47,7 @@ _PLAIN: Final = frozenset(
 )
 
 
-def known_values(
+def find_constant_values(
     graph: GraphProto,
     types: Mapping[str, TypeProto],
     opset: int,
@@ -85,7 +85,7 @@ def infer_fully(model: ModelProto, sizes: Sizes) -> dict[str, TypeProto]:
 def _everywhere(
     graph: GraphProto, types: Mapping[str, TypeProto], opset: int, outer: Mapping[str, Array]
 ) -> dict[str, Array]:
-    own = known_values(graph, types, opset, outer)
+    own = find_constant_values(graph, types, opset, outer)
     values = dict(own)
     for node in graph.node:
         for body in bodies(node):

@@ -15,11 +15,11 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorP
 from enginewright_runtime.graph.raw.graphs import (
     bodies,
     copy_of,
-    defined,
-    given,
     graphs_in,
     has_bodies,
     keep,
+    list_defined_names,
+    list_given_names,
     outputs_named,
     walk_graphs,
     walk_nodes,
@@ -31,7 +31,7 @@ class Names:
     """The names of values and nodes in a model; creates new ones."""
 
     def __init__(self, model: ModelProto) -> None:
-        self._used = {name for graph in walk_graphs(model) for name in defined(graph)}
+        self._used = {name for graph in walk_graphs(model) for name in list_defined_names(graph)}
         for graph in walk_graphs(model):
             # value_info may have missing values, whose type a new value of that name would get
             self._used.update(value.name for value in (*graph.output, *graph.value_info))
@@ -99,7 +99,7 @@ class Node:
 
     def consumes(self) -> dict[Value, None]:
         """Return the values that it reads, including those that its bodies capture."""
-        captured = (value for body in self.bodies for value in body.captured())
+        captured = (value for body in self.bodies for value in body.find_captures())
         return dict.fromkeys((*self.inputs(), *captured))
 
     def produces(self) -> list[Value]:
@@ -159,7 +159,7 @@ class Node:
             if (value := self.scope.find(name)) is not None:
                 value.readers.pop(self, None)
         for body in self.bodies:
-            for value in [*body.captured()]:
+            for value in [*body.find_captures()]:
                 value.readers.pop(body, None)
             for inner in body.nodes:
                 inner.unlink()
@@ -175,7 +175,7 @@ class Scope:
         self.values: dict[str, Value] = {}
         self.by_rank: dict[tuple[int, ...], Node] = {}
         self._ranks = len(graph.node)
-        for name in given(graph):
+        for name in list_given_names(graph):
             self.define(name, None)
         nodes = [Node(proto, self, (index, 0)) for index, proto in enumerate(graph.node)]
         for node in nodes:
@@ -229,7 +229,7 @@ class Scope:
         """Return the main graph's node that contains it; None if this is not a body."""
         return self.owner.top if self.owner is not None else None
 
-    def captured(self) -> Iterator[Value]:
+    def find_captures(self) -> Iterator[Value]:
         """Yield the values of outer scopes that it reads."""
         for name in outputs_named(self.graph):
             value = self.find(name)
@@ -393,7 +393,7 @@ def rename_apart(model: ModelProto) -> bool:
     return bool(clashing)
 
 
-def apart(model: ModelProto) -> ModelProto:
+def separate_names(model: ModelProto) -> ModelProto:
     """Return the model, or a copy in which no two scopes share a name; left unchanged."""
     if not any(map(has_bodies, model.graph.node)) or not _shares(model):
         return model
@@ -403,5 +403,5 @@ def apart(model: ModelProto) -> ModelProto:
 
 
 def _shares(model: ModelProto) -> bool:
-    names = list(chain.from_iterable(map(defined, graphs_in(model.graph))))
+    names = list(chain.from_iterable(map(list_defined_names, graphs_in(model.graph))))
     return len(names) > len(set(names))

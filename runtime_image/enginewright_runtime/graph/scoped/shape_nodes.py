@@ -13,12 +13,12 @@ from typing import Final, Self
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto
 
-from enginewright_runtime.core.labels import reported_label
+from enginewright_runtime.core.labels import format_label
 from enginewright_runtime.graph.raw.constants import LARGE
 from enginewright_runtime.graph.raw.graphs import elements, nodes_in
-from enginewright_runtime.graph.raw.graphs import given as given_names
+from enginewright_runtime.graph.raw.graphs import list_given_names as given_names
 from enginewright_runtime.graph.raw.schemas import STANDARD, is_function
-from enginewright_runtime.graph.scoped.inference import inferred, lightened
+from enginewright_runtime.graph.scoped.inference import infer_shapes, lighten
 from enginewright_runtime.graph.scoped.scopes import Node, Scope, Value
 
 _SOURCES: Final = frozenset({"Shape", "Size"})
@@ -58,7 +58,7 @@ _FIRST_WITH_CONSTANTS: Final = 4  # the first IR version with initializers that 
 
 def shape_nodes(model: ModelProto) -> tuple[str, ...]:
     """Return the labels that only nodes of shape arithmetic have, in the order of the graph."""
-    main = Scope(inferred(lightened(model)).graph)
+    main = Scope(infer_shapes(lighten(model)).graph)
     constants = {item.name for item in model.graph.initializer if elements(item) <= LARGE}
     constants |= {sparse.values.name for sparse in model.graph.sparse_initializer}
     if model.ir_version >= _FIRST_WITH_CONSTANTS:  # callers may override those
@@ -67,7 +67,7 @@ def shape_nodes(model: ModelProto) -> tuple[str, ...]:
     kinds.walk(main)
     doubtful: set[str] = set()
     if any(True for _ in function_calls(model)):  # inlining may add unnamed nodes that compute data
-        doubtful = {reported_label("", operator) for operator in ARITHMETIC}
+        doubtful = {format_label("", operator) for operator in ARITHMETIC}
     return tuple(key for key, is_shape in kinds.labels.items() if is_shape and key not in doubtful)
 
 
@@ -86,7 +86,7 @@ class _Kinds:
             inputs = {scope.find(name) for name in node.proto.input if name}
             most = self._elements(node, facts)
             is_shape = self._is_shape_arithmetic(node.proto, inputs, facts.small, most)
-            name = reported_label(node.proto.name, node.proto.op_type)
+            name = format_label(node.proto.name, node.proto.op_type)
             self.labels[name] = is_shape and self.labels.get(name, True)
             if is_shape:
                 self._shapes.update(dict.fromkeys(node.produces(), most))

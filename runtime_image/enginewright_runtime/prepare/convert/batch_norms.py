@@ -18,7 +18,7 @@ from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.constants import Array, Constants
 from enginewright_runtime.graph.raw.schemas import STANDARD, attribute
 from enginewright_runtime.graph.scoped.inference import infer
-from enginewright_runtime.graph.scoped.scopes import Names, Node, Scope, apart
+from enginewright_runtime.graph.scoped.scopes import Names, Node, Scope, separate_names
 
 _EPSILON: Final = 1e-5  # the operator's default
 _HALF: Final = np.finfo(np.float16)
@@ -41,7 +41,7 @@ def fold(model: ModelProto, folder: Path) -> Folded:
     scope = Scope(graph)
     scope.sort()
     names, values = Names(model), Constants(graph, folder)
-    types = infer(apart(model))
+    types = infer(separate_names(model))
     for node in scope.nodes:
         scale = _scale_and_shift(node.proto, values)
         if scale is None:

@@ -16,7 +16,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.logs import counted
+from enginewright_runtime.core.logs import format_count
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.schemas import STANDARD
 from enginewright_runtime.graph.raw.storage import save
@@ -104,7 +104,7 @@ class NameNodes(Pass):
             node.name = name
             taken.add(name)
             named += 1
-        message = f"named {counted(named, 'node')} that had no name, to know where each runs"
+        message = f"named {format_count(named, 'node')} that had no name, to know where each runs"
         return PassResult((change("name", message),))
 
 
@@ -129,19 +129,19 @@ class PreparePrecision(Pass):
         folded = batch_norms.fold(model, source.parent)
         if nodes := folded.into_convolutions:
             message = (
-                f"folded {counted(len(nodes), 'batch normalisation')} into convolutions, ahead of a"
+                f"folded {format_count(len(nodes), 'batch normalisation')} into convolutions, ahead of a"
                 " lower precision"
             )
             changes.append(change("fold-batch-norm", message, nodes))
         if nodes := folded.into_arithmetic:
             message = (
-                f"replaced {counted(len(nodes), 'batch normalisation')} by a multiplication and an"
+                f"replaced {format_count(len(nodes), 'batch normalisation')} by a multiplication and an"
                 f" addition, since float16 cannot represent the parameters: {name_nodes(nodes)}"
             )
             changes.append(change("fold-batch-norm", message, nodes))
         if self.quantized and (moved := batch_norms.constants_to_initializers(model)):
             message = (
-                f"turned {counted(moved, 'Constant node')} into initializers, where quantisers look"
+                f"turned {format_count(moved, 'Constant node')} into initializers, where quantisers look"
                 " for weights"
             )
             changes.append(change("simplify", message))
@@ -172,9 +172,7 @@ class TakeBranches(Pass):
     @override
     def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
         taken = take_constant_branches(model, self.sizes)
-        message = (
-            f"inlined the constant branch of {counted(len(taken), 'If node')}: {name_nodes(taken)}"
-        )
+        message = f"inlined the constant branch of {format_count(len(taken), 'If node')}: {name_nodes(taken)}"
         return PassResult((change("simplify", message, taken),) if taken else ())
 
 
@@ -191,7 +189,7 @@ class DequantizeBiases(Pass):
     def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
         folded = fold_biases(model, source.parent)
         message = (
-            f"dequantised {counted(len(folded), 'bias node')} in 32-bit integers, which TensorRT does"
+            f"dequantised {format_count(len(folded), 'bias node')} in 32-bit integers, which TensorRT does"
             f" not support: {name_nodes(folded)}"
         )
         return PassResult((change("simplify", message, folded),) if folded else ())
@@ -299,13 +297,13 @@ def _translate(model: ModelProto, target: int, recipe: Recipe) -> list[Change]:
     changes = _expansion(done, target)
     if done.rewritten:
         message = (
-            f"rewrote {counted(len(done.rewritten), 'node')} for opset {target}:"
+            f"rewrote {format_count(len(done.rewritten), 'node')} for opset {target}:"
             f" {name_nodes(done.rewritten)}"
         )
         changes.append(change("opset", message, done.rewritten))
     if done.converted:
         message = (
-            f"converted opset {opset} to {target}: {counted(len(done.converted), 'node')} whose"
+            f"converted opset {opset} to {target}: {format_count(len(done.converted), 'node')} whose"
             " operator has a different version there"
         )
         changes.append(change("opset", message, done.converted))
@@ -317,7 +315,7 @@ def _translate(model: ModelProto, target: int, recipe: Recipe) -> list[Change]:
 
 def _expansion(done: translating.Done, opset: int | None) -> list[Change]:
     operators = sorted(Counter(done.expanded.values()).items())
-    nodes = ", ".join(counted(count, f"{operator} node") for operator, count in operators)
+    nodes = ", ".join(format_count(count, f"{operator} node") for operator, count in operators)
     message = f"expanded {nodes} into operators of opset {opset}"
     return [change("expand", message, tuple(done.expanded))] if operators else []
 

@@ -19,7 +19,7 @@ from enginewright_runtime.graph.raw.schemas import (
     schema_of,
 )
 from enginewright_runtime.graph.scoped.element_types import types_of
-from enginewright_runtime.graph.scoped.scopes import apart
+from enginewright_runtime.graph.scoped.scopes import separate_names
 from enginewright_runtime.prepare.convert.ir_versions import newer_than
 
 _MAX_NODES: Final = 100  # kept in a finding
@@ -73,12 +73,12 @@ def _target(model: ModelProto, opset: int, recipe: Recipe) -> int:
     if opset > recipe.max_opset:
         return recipe.max_opset
     oldest = _OLDEST.get(recipe.backend, _OLDEST_OF_ORT)
-    if opset < oldest and changed_nodes(model, opset, oldest):
+    if opset < oldest and find_changed_nodes(model, opset, oldest):
         return oldest
     return opset
 
 
-def changed_nodes(model: ModelProto, opset: int, target: int) -> list[NodeProto]:
+def find_changed_nodes(model: ModelProto, opset: int, target: int) -> list[NodeProto]:
     """Return the nodes whose operator has another version in the higher opset `target`."""
     pairs = [
         (node, schema_of(node, opset), schema_of(node, target)) for node in standard_nodes(model)
@@ -104,7 +104,7 @@ def _standard(model: ModelProto, nodes: Iterable[NodeProto]) -> list[NodeProto]:
     ]
 
 
-def _typed(model: ModelProto) -> Iterator[tuple[NodeProto, Mapping[str, str]]]:
+def _walk_typed(model: ModelProto) -> Iterator[tuple[NodeProto, Mapping[str, str]]]:
     """Yield the standard nodes with the types of values by name; none inside functions."""
     types = types_of(model)
     for node in _standard(model, graphs.nodes_in(model.graph.node)):
@@ -142,7 +142,7 @@ def operators_with_bodies(model: ModelProto) -> set[str]:
 def _inexpressible(model: ModelProto, opset: int, target: int, recipe: Recipe) -> Finding | None:
     nodes = [
         node
-        for node, types in _typed(apart(model))
+        for node, types in _walk_typed(separate_names(model))
         if fit(node, opset, target, types) is Fit.NONE and not is_function(node.op_type, "", opset)
     ]
     if not nodes:

@@ -10,9 +10,9 @@ from enginewright_runtime.graph.raw.graphs import copy_of
 from enginewright_runtime.graph.raw.schemas import (
     Schema,
     attribute,
+    find_moved_inputs,
     is_last_axis,
     is_valid,
-    moved_inputs,
     schema_of,
 )
 
@@ -37,7 +37,7 @@ def older_form(
     rewritten = copy_of(node)
     del rewritten.attribute[:]
     rewritten.attribute.extend(_attributes(node, newer, older, target, types))
-    moved = moved_inputs(newer, older)
+    moved = find_moved_inputs(newer, older)
     for index, name in moved.items():
         if index < len(node.input) and node.input[index]:
             _move(rewritten, name, older, node.input[index], constants)

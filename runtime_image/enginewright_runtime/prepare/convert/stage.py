@@ -27,7 +27,7 @@ from enginewright_runtime.core.handoff import (
     Validated,
 )
 from enginewright_runtime.core.isolation import Call, Limits
-from enginewright_runtime.core.logs import counted
+from enginewright_runtime.core.logs import format_count
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.scratch import scratch
@@ -45,7 +45,7 @@ from enginewright_runtime.prepare.convert.verification import (
     run_source,
 )
 from enginewright_runtime.prepare.sizes.batch import fit
-from enginewright_runtime.prepare.sizes.sizing import find_sizes, unsized
+from enginewright_runtime.prepare.sizes.sizing import find_sizes, find_unsized
 from enginewright_runtime.proof.definition import try_definition
 from enginewright_runtime.proof.golden_inputs import IntegerRange, Sample, generate, read_samples
 from enginewright_runtime.proof.golden_run import INPUTS
@@ -182,7 +182,7 @@ class _Conversion:
         if resolved.unsized:
             samples = self._work / SAMPLES_FILE
             sized = find_sizes(path, self._recipe, inputs, resolved.profiles, unranked, samples)
-            for finding in unsized(inputs, resolved.unsized, unranked, self._recipe, sized):
+            for finding in find_unsized(inputs, resolved.unsized, unranked, self._recipe, sized):
                 raise StageFailure.of(finding, (finding,))
             self._set_profiles(sized.profiles or self._validated.profiles)
         fitted = fit(path, self._recipe, inputs, self._validated.profiles)
@@ -244,7 +244,7 @@ class _Conversion:
         if support.elsewhere and support.nodes is not None:
             count, elsewhere = len(support.elsewhere), name_nodes(list(support.elsewhere))
             message = (
-                f"{count} of {counted(support.nodes, 'node')} do not run on backend {backend}:"
+                f"{count} of {format_count(support.nodes, 'node')} do not run on backend {backend}:"
                 f" {elsewhere}"
             )
             self._warnings.append(table.finding(table.NODES_ELSEWHERE, message, support.elsewhere))

@@ -10,7 +10,7 @@ from enginewright_contract.reasons import Reason
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import Call, Limits
-from enginewright_runtime.core.labels import reported_label
+from enginewright_runtime.core.labels import format_label
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.scoped.parts import computing
@@ -107,7 +107,7 @@ def _parser(backend: str, model: Path, log: Path) -> list[str] | None:
     taken = {index for part in answer.parts for index in part}
     nodes = proto.graph.node
     return [
-        reported_label(nodes[index].name, nodes[index].op_type)
+        format_label(nodes[index].name, nodes[index].op_type)
         for index in computing(proto, range(len(nodes)))
         if index not in taken
     ]

@@ -33,13 +33,13 @@ from enginewright_runtime.graph.raw.schemas import (
     is_kept,
     schema_of,
 )
-from enginewright_runtime.graph.scoped.element_types import declared
+from enginewright_runtime.graph.scoped.element_types import format_type
 from enginewright_runtime.graph.scoped.inference import infer
 from enginewright_runtime.graph.scoped.propagation import (
     Array,
     as_tensors,
+    find_constant_values,
     infer_fully,
-    known_values,
 )
 from enginewright_runtime.graph.scoped.scopes import Names, Scope, rename_apart
 from enginewright_runtime.graph.scoped.splicing import ReplacementError, alone, replacement
@@ -143,7 +143,7 @@ class _Translator:
     def _newer(self, node: NodeProto, tensors: Mapping[str, TensorProto]) -> list[NodeProto]:
         if graphs.has_bodies(node) or is_kept(node, self._opset, self._target, self._kinds):
             return [node]
-        model = alone(node, {"": self._opset}, self._types, _needed(node, tensors))
+        model = alone(node, {"": self._opset}, self._types, _select_inputs(node, tensors))
         nodes = replacement(
             node,
             model,
@@ -193,14 +193,14 @@ class _Translator:
         explicit = _with_defaults(node, schema)
         # without constants: the inliner needs only the types of inputs
         small = alone(explicit, {"": version}, self._types, {})
-        nodes = replacement(explicit, small, lambda model: _inlined(model, version), self._names)
-        small = alone(node, {"": version}, self._types, _needed(node, tensors))
+        nodes = replacement(explicit, small, lambda model: _inline(model, version), self._names)
+        small = alone(node, {"": version}, self._types, _select_inputs(node, tensors))
         del small.graph.node[:]
         small.graph.node.extend(nodes)
         scope = Scope(small.graph)
         scope.sort()
         inner = infer_fully(small, {})
-        within = known_values(small.graph, inner, version)
+        within = find_constant_values(small.graph, inner, version)
         _fold(scope, within, set(node.output))
         if self._target >= opset:
             return list(small.graph.node)
@@ -212,7 +212,7 @@ class _Translator:
         return converted
 
 
-def _inlined(model: ModelProto, version: int) -> ModelProto:
+def _inline(model: ModelProto, version: int) -> ModelProto:
     """Return a model of one node with the body of its operator in its place."""
     operator = model.graph.node[0].op_type
     inlined = inliner.inline_selected_functions(
@@ -250,10 +250,10 @@ def _fold(scope: Scope, values: Mapping[str, Array], outputs: set[str]) -> None:
     scope.remove_unused()
 
 
-def _needed(node: NodeProto, tensors: Mapping[str, TensorProto]) -> dict[str, TensorProto]:
+def _select_inputs(node: NodeProto, tensors: Mapping[str, TensorProto]) -> dict[str, TensorProto]:
     return {name: tensors[name] for name in node.input if name in tensors}
 
 
 def _kinds(types: Mapping[str, TypeProto]) -> dict[str, str]:
-    kinds = {name: declared(kind) for name, kind in types.items()}
+    kinds = {name: format_type(kind) for name, kind in types.items()}
     return {name: kind for name, kind in kinds.items() if kind}

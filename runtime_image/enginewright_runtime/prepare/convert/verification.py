@@ -126,7 +126,7 @@ def compare(
         return complaint
     # graph optimizations would fold some of what is compared
     runner, signature, _ = load_runner(_REFERENCE, model, LOWEST)
-    dtypes, allowed = types_of(signature), _allowed(model)
+    dtypes, allowed = types_of(signature), _choose_tolerance(model)
     varying_outputs = VaryingOutputs(varying, dtypes, lambda *_: allowed)
     expected = read_arrays(folder / OUTPUTS)
     for name, feeds in read_arrays(folder / INPUTS).items():
@@ -164,6 +164,6 @@ def _complaint(model: Path, source: Path) -> str | None:
     return f"onnx.checker reports: {error}" if error and not checker_error(source) else None
 
 
-def _allowed(model: Path) -> Tolerance:
+def _choose_tolerance(model: Path) -> Tolerance:
     kinds = _weights(graphs.parse(model))
     return _TOLERANCES[next((kind for kind in _TOLERANCES if kinds[kind] > 1), TensorProto.FLOAT)]

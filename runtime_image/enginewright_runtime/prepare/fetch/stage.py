@@ -26,7 +26,7 @@ from enginewright_runtime.core.handoff import (
 )
 from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.limits import memory_of_child
-from enginewright_runtime.core.logs import counted, format_bytes
+from enginewright_runtime.core.logs import format_bytes, format_count
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.fetch.places import CALIBRATION, MODEL, SAMPLES, places
@@ -40,7 +40,7 @@ from enginewright_runtime.sources import open_source
 from enginewright_runtime.sources.base import Missing, ModelSource
 from enginewright_runtime.sources.fetching import (
     FetchedFile,
-    emptied,
+    empty_folder,
     fetch_all,
     fetch_one,
     fetch_sibling,
@@ -111,7 +111,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     fetched.write(paths.work)
     record_versions(task, paths, sources, digests)
     size = sum(file.size_bytes for file in files)
-    more = f" and {counted(len(files) - 1, 'external data file')}" if len(files) > 1 else ""
+    more = f" and {format_count(len(files) - 1, 'external data file')}" if len(files) > 1 else ""
     message = f"fetched {MODEL_NAME}{more}, {format_bytes(size)}, sha256 {files[0].sha256[:12]}"
     data = {name: digest for name, digest in digests.items() if name != MODEL}
     prepared = find_passed(task, digests[MODEL], data, paths)
@@ -146,14 +146,14 @@ def _fetch_model(
     source: RecordedSource, folder: Path, sha256: str | None, digest_place: str
 ) -> tuple[tuple[ArtifactFile, ...], dict[str, Any]]:
     """Fetch an .onnx file with its external data; return its files, and the source of the file."""
-    model = emptied(folder) / MODEL_NAME
+    model = empty_folder(folder) / MODEL_NAME
     quota = DiskQuota(folder, "a model", _LARGEST_MODEL, {".onnx": graphs.LARGEST_PROTOBUF})
     with fetch_one(source, ".onnx", model, quota) as fetched:
         if kind := sniff(model):
             raise StageFailure(Reason.INVALID_MODEL, f"the source is not a model: it is {kind}")
         _check_digest(sha256, fetched, digest_place)
-        pinned = _pinned(source, fetched.archive or fetched.file)
-        files = (_listed(MODEL_NAME, fetched.file), *_external_data(fetched, model, quota))
+        pinned = _describe_source(source, fetched.archive or fetched.file)
+        files = (_list_file(MODEL_NAME, fetched.file), *_external_data(fetched, model, quota))
         return files, pinned
 
 
@@ -194,7 +194,7 @@ def _external_data(fetched: FetchedFile, model: Path, quota: DiskQuota) -> list[
                 Reason.EXTERNAL_DATA_MISSING,
                 f"the model refers to the external data file {location!r}, and {missing}",
             ) from None
-        files.append(_listed(location, copied))
+        files.append(_list_file(location, copied))
     return files
 
 
@@ -240,19 +240,19 @@ def _samples(open_place: _OpenPlace, paths: Paths, facts: dict[str, Any]) -> str
     with _about("samples", "see spec.parity.samples"):
         source = open_place(SAMPLES)
         with fetch_one(source, ".npz", target, quota) as fetched:
-            facts["samples"] = _pinned(source, fetched.file)
+            facts["samples"] = _describe_source(source, fetched.file)
             return fetched.file.sha256
 
 
 def _calibration(open_place: _OpenPlace, paths: Paths, facts: dict[str, Any]) -> str:
-    folder = emptied(paths.work / CALIBRATION_FOLDER)
+    folder = empty_folder(paths.work / CALIBRATION_FOLDER)
     quota = DiskQuota(folder, "calibration data", _LARGEST_CALIBRATION)
     with _about("calibration data", "see spec.quantization.calibration"):
         source = open_place(CALIBRATION)
         fetched = fetch_all(source, folder, quota)
         if len(fetched) == 1 and (kind := sniff(folder / fetched[0][0], npz=True)):
             raise StageFailure(Reason.CALIBRATION_INVALID, f"the file at {source.shown} is {kind}")
-    files = tuple(_listed(path, copied) for path, copied in fetched)
+    files = tuple(_list_file(path, copied) for path, copied in fetched)
     digest = model_digest(files)
     facts["calibration"] = {
         "source": source.shown,
@@ -267,7 +267,7 @@ def _calibration(open_place: _OpenPlace, paths: Paths, facts: dict[str, Any]) ->
 def _extensions(task: PrepareTask, paths: Paths, facts: dict[str, Any]) -> None:
     if not task.recipe.extensions:
         return
-    folder = emptied(paths.work / EXTENSIONS_FOLDER)
+    folder = empty_folder(paths.work / EXTENSIONS_FOLDER)
     facts["extensions"] = [
         bundled.declare(folder)
         if extension.type == BUNDLED
@@ -298,7 +298,7 @@ def _extension(
                     f" {expected}{f'; it is {kind}' if kind else ''}",
                     remedy="set the digest of the intended library, or restore that library",
                 )
-            return _pinned(source, fetched.file)
+            return _describe_source(source, fetched.file)
 
 
 _NOWHERE: Final = Path("/nonexistent")
@@ -324,7 +324,7 @@ def _about(part: str, remedy: str) -> Iterator[None]:
         raise StageFailure(failure.reason, f"{part}: {failure.cause}", remedy=remedy) from failure
 
 
-def _pinned(source: ModelSource, copied: Copied) -> dict[str, Any]:
+def _describe_source(source: ModelSource, copied: Copied) -> dict[str, Any]:
     """Return the source and identity of a fetched file, so that it can be reproduced."""
     return {
         "source": source.shown,
@@ -334,5 +334,5 @@ def _pinned(source: ModelSource, copied: Copied) -> dict[str, Any]:
     }
 
 
-def _listed(path: str, copied: Copied) -> ArtifactFile:
+def _list_file(path: str, copied: Copied) -> ArtifactFile:
     return ArtifactFile(path=path, sha256=copied.sha256, size_bytes=copied.size_bytes)

@@ -29,7 +29,7 @@ from enginewright_runtime.core.isolation import Call
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.graph.raw.storage import loadable
-from enginewright_runtime.prepare.quantize.widening import emulated
+from enginewright_runtime.prepare.quantize.widening import emulate
 from enginewright_runtime.proof.definition import try_definition
 from enginewright_runtime.proof.golden_inputs import (
     LARGEST_INPUTS,
@@ -45,7 +45,7 @@ from enginewright_runtime.proof.golden_run import (
     OUTPUTS,
     run_reference,
 )
-from enginewright_runtime.proof.parity.observing import merged
+from enginewright_runtime.proof.parity.observing import merge
 from enginewright_runtime.session.arrays import read_arrays, write_arrays
 
 _log: Final = logging.getLogger(__name__)
@@ -264,7 +264,7 @@ class _GoldenFiles:
         """Run an emulated BF16 source on the CPU provider; None if it is not BF16, or does not run."""
         self._write(samples)
         try:
-            model = emulated(runnable(self._source, self._recipe), f"{PREFIX}emulated.onnx")
+            model = emulate(runnable(self._source, self._recipe), f"{PREFIX}emulated.onnx")
             return None if model is None else self._run_reference(model)
         except SessionError as error:
             _log.info("the emulation of BF16 does not load: %s", plain(str(error)))
@@ -282,7 +282,7 @@ class _GoldenFiles:
         cause = self._run_definition(kept[0], scratch)
         if cause is None:
             self._made.origin = "definition"
-            self._made.varying = merged(self._made.varying, of_converted)
+            self._made.varying = merge(self._made.varying, of_converted)
             outputs = read_arrays(self._folder / OUTPUTS) | read_arrays(scratch / OUTPUTS)
             write_arrays(self._folder / OUTPUTS, outputs)
             return refused

@@ -17,7 +17,7 @@ from enginewright_contract.task import PrepareTask, Recipe
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import GOLDEN_FOLDER, MODEL_FOLDER, Converted, Golden
-from enginewright_runtime.core.logs import counted, format_bytes
+from enginewright_runtime.core.logs import format_bytes, format_count
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.scratch import scratch
@@ -78,7 +78,7 @@ class _Golden:
             varying=self._made.varying,
         ).write(self._work)
         size = sum(path.stat().st_size for path in self._folder.iterdir())
-        message = f"{counted(count, 'golden sample')} ({kind}), {format_bytes(size)}"
+        message = f"{format_count(count, 'golden sample')} ({kind}), {format_bytes(size)}"
         if judged:
             parity = self._made.parity
             errors = [

@@ -65,7 +65,7 @@ def read(
     raise _invalid(f"it has {kinds}, and must be one .npz file, .npy files, or images (.jpg, .png)")
 
 
-def _chosen(given: int, limit: int | None) -> list[int]:
+def _choose_samples(given: int, limit: int | None) -> list[int]:
     """Return the samples to use, evenly spaced: data is often sorted by class."""
     if limit is None or given <= limit:
         return list(range(given))
@@ -112,7 +112,7 @@ class _Arrays:
         given = next(iter(counts.values()), 0)
         if not given:
             raise _invalid("the arrays hold no samples")
-        chosen = _chosen(given, limit)
+        chosen = _choose_samples(given, limit)
         return CalibrationData(len(chosen), given, lambda: self._samples(steps, set(chosen)))
 
     def _samples(self, steps: Mapping[str, int | None], chosen: set[int]) -> Iterator[Feeds]:
@@ -199,7 +199,7 @@ def _npy_data(
         listed = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise _invalid(f"there are different numbers of .npy files: {listed}")
     given = next(iter(counts.values()))
-    chosen = _chosen(given, limit)
+    chosen = _choose_samples(given, limit)
 
     def samples() -> Iterator[Feeds]:
         for index in chosen:
@@ -261,7 +261,7 @@ def _image_data(
             f" {spec.dtype} {_shape(spec)}",
             remedy="correct width, height, layout and color in spec.quantization.calibration.preprocessing",
         )
-    chosen = _chosen(len(files), limit)
+    chosen = _choose_samples(len(files), limit)
 
     def samples() -> Iterator[Feeds]:
         for index in chosen:

@@ -83,7 +83,7 @@ class _DynamicWriter(ModelEditor):
             name = self.names.fresh(f"{layer.activation}/DynamicQuantizeLinear")
             yield helper.make_node("DynamicQuantizeLinear", [layer.activation], names, name=name)
         value, scale, zero_point = self._activations[layer.activation]
-        weight, scales = self._quantized_weight(node, layer)
+        weight, scales = self._quantize_weight(node, layer)
         bias = self._bias(node, layer)
         integers, single, factor = (
             self.names.fresh(f"{prefix}_{item}") for item in ("integers", "single", "factor")
@@ -98,7 +98,7 @@ class _DynamicWriter(ModelEditor):
         if bias:
             yield self.node("Add", [output, bias], node.output[0], prefix)
 
-    def _quantized_weight(self, node: NodeProto, layer: Layer) -> tuple[str, str]:
+    def _quantize_weight(self, node: NodeProto, layer: Layer) -> tuple[str, str]:
         array, axis = self.weight(layer.weight), layer.axis
         if _number(node, "transB", 0):
             array, axis = array.T, None if axis is None else 1 - axis

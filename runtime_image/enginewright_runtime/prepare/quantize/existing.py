@@ -8,7 +8,7 @@ from enginewright_contract.report import name_nodes
 from enginewright_contract.task import Precision
 from onnx import ModelProto, TensorProto
 
-from enginewright_runtime.core.logs import counted
+from enginewright_runtime.core.logs import format_count
 from enginewright_runtime.graph.raw import graphs
 
 # Of ai.onnx and com.microsoft; com.microsoft also has operators with the prefixes below.
@@ -52,7 +52,7 @@ class Existing:
             return None
         if self.quantized:
             return (
-                f"the model is already {self.precision}, by {counted(len(self.quantized), 'node')}:"
+                f"the model is already {self.precision}, by {format_count(len(self.quantized), 'node')}:"
                 f" {name_nodes(list(self.quantized))}"
             )
         if self.precision != "FP32":

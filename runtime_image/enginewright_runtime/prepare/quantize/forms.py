@@ -92,13 +92,15 @@ def form_of(precision: str, backend: str, products: Int8Products | None = None) 
         return _TENSORRT_FP8
     if backend in COMPILED_BACKENDS:
         return _TENSORRT_INT8
-    return _unsaturated(_OPENVINO_INT8 if backend == "openvino" else _ONNXRUNTIME_INT8, products)
+    return _avoid_saturation(
+        _OPENVINO_INT8 if backend == "openvino" else _ONNXRUNTIME_INT8, products
+    )
 
 
 def dynamic_form(products: Int8Products | None = None) -> Form:
     """Return the form of dynamic quantization, which only ONNX Runtime's CPU provider supports."""
-    return _unsaturated(_DYNAMIC_INT8, products)
+    return _avoid_saturation(_DYNAMIC_INT8, products)
 
 
-def _unsaturated(form: Form, products: Int8Products | None) -> Form:
+def _avoid_saturation(form: Form, products: Int8Products | None) -> Form:
     return form if products == "exact" else replace(form, weights=REDUCED_INT8)

@@ -14,7 +14,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 from typing_extensions import override
 
-from enginewright_runtime.core.labels import reported_label
+from enginewright_runtime.core.labels import format_label
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.constants import Constants
 from enginewright_runtime.graph.raw.signatures import OperatorSignature, bindings
@@ -94,9 +94,9 @@ class _Lowering(ModelEditor):
         if not node.bodies and signature is not None:
             variables = self._variables(proto, signature)
         if signature is not None and not self._makes(proto, signature, variables):
-            variables = self._kept_variables(node, signature, variables)
+            variables = self._find_kept_variables(node, signature, variables)
         elif signature is not None and variables:
-            halved = self._halved(proto, signature, variables)
+            halved = self._find_halved(proto, signature, variables)
             why = self._why_not(node, halved, excluded=excluded)
             if why is not None:
                 self._kept[graphs.label(proto)] = why
@@ -105,7 +105,7 @@ class _Lowering(ModelEditor):
         for body in node.bodies:
             # an excluded body stays unchanged, so it gets outer values in single precision
             if excluded:
-                for value in [*dict.fromkeys(body.captured())]:
+                for value in [*dict.fromkeys(body.find_captures())]:
                     value.replace_uses(self._form(value.name, _FLOAT, node), within=body)
             else:
                 self._body(body, self._constants[node.scope])
@@ -141,7 +141,7 @@ class _Lowering(ModelEditor):
         formals = [signature.output(index) for index, name in enumerate(node.output) if name]
         return any(formal is not None and formal.kind in variables for formal in formals)
 
-    def _kept_variables(
+    def _find_kept_variables(
         self, node: Node, signature: OperatorSignature, variables: set[str]
     ) -> set[str]:
         """Return the variables of a node without such outputs whose inputs are already half."""
@@ -153,14 +153,16 @@ class _Lowering(ModelEditor):
         return variables - singles
 
     @staticmethod
-    def _halved(node: NodeProto, signature: OperatorSignature, variables: set[str]) -> list[str]:
+    def _find_halved(
+        node: NodeProto, signature: OperatorSignature, variables: set[str]
+    ) -> list[str]:
         formals = [(name, signature.input(index)) for index, name in enumerate(node.input)]
         return [name for name, formal in formals if formal is not None and formal.kind in variables]
 
     def _why_not(self, node: Node, halved: list[str], *, excluded: bool) -> str | None:
         if excluded:
             return EXCLUDED
-        if reported_label(node.proto.name, node.proto.op_type) in self.subject.shape_nodes:
+        if format_label(node.proto.name, node.proto.op_type) in self.subject.shape_nodes:
             return "it computes sizes"
         constants = self._constants[node.scope]
         return self._judge.why_not(node.proto, halved, constants, main=node.scope is self.scope)

@@ -19,7 +19,7 @@ def write(path: Path, doing: str) -> None:
 
 
 @contextmanager
-def logged(path: Path) -> Iterator[None]:
+def log_progress(path: Path) -> Iterator[None]:
     """Log the file's line, every 5 s if it has changed, while in the context."""
     done = threading.Event()
 

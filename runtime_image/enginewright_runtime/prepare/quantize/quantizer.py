@@ -13,7 +13,7 @@ from onnx import helper
 from pydantic import Field
 
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.logs import counted
+from enginewright_runtime.core.logs import format_count
 from enginewright_runtime.core.time_limit import TimeLimit
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.checker import checker_error
@@ -285,10 +285,10 @@ class _Quantizer:
     def _largest(self) -> dict[str, float]:
         self._report("looking for values that half precision cannot represent")
         names = single_values(self._subject.model)
-        observed = limits(self._base, names, self._observed())
+        observed = limits(self._base, names, self._read_samples())
         return {name: value_limits.largest for name, value_limits in observed.items()}
 
-    def _observed(self) -> Iterator[Feeds]:
+    def _read_samples(self) -> Iterator[Feeds]:
         for feeds in read_arrays(self._golden / INPUTS).values():
             yield {
                 name: array.astype(object) if array.dtype.kind in "US" else array
@@ -346,7 +346,7 @@ def _why(left: Mapping[str, str]) -> str:
     if not left:
         return ""
     first = next(iter(left))
-    return f": {counted(len(left), 'node')} could be, but for example {first}: {left[first]}"
+    return f": {format_count(len(left), 'node')} could be, but for example {first}: {left[first]}"
 
 
 def _finite(error: float) -> float:

@@ -60,11 +60,11 @@ def _range(
         return limits_.low, limits_.high
     if method == "Percentile":
         return percentile_limits(histogram.counts, histogram.low, histogram.high, _PERCENTILE)
-    largest = entropy_limit(folded(histogram), limits_.largest)
+    largest = entropy_limit(fold(histogram), limits_.largest)
     return max(limits_.low, -largest), min(limits_.high, largest)
 
 
-def folded(histogram: ValueHistogram) -> Sequence[int]:
+def fold(histogram: ValueHistogram) -> Sequence[int]:
     """Return the histogram of absolute values, on which entropy is computed."""
     counts = histogram.counts
     edges = np.linspace(histogram.low, histogram.high, len(counts) + 1)

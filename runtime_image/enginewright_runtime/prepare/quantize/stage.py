@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from enginewright_contract.images import DEVICE_BACKENDS
 from enginewright_contract.manifest import MODEL_NAME, Change, NodeCost, OutputParity
-from enginewright_contract.precisions import supported
+from enginewright_contract.precisions import why_unsupported
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding, StageReport, name_nodes
 from enginewright_contract.task import Precision, PrepareTask, Recipe
@@ -23,14 +23,14 @@ from enginewright_runtime.core.handoff import (
 )
 from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.limits import memory_of_child
-from enginewright_runtime.core.logs import counted
+from enginewright_runtime.core.logs import format_count
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.scratch import scratch
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.quantize.calibration import ENOUGH
 from enginewright_runtime.prepare.quantize.existing import existing
-from enginewright_runtime.prepare.quantize.progress import logged
+from enginewright_runtime.prepare.quantize.progress import log_progress
 from enginewright_runtime.prepare.quantize.quantizer import (
     PREFIX,
     QuantizationRequest,
@@ -71,12 +71,12 @@ class _Quantization:
 
     def run(self) -> StageReport:
         if self._recipe.precision is not None:
-            return self._requested(self._recipe.precision)
+            return self._quantize_requested(self._recipe.precision)
         if not self._recipe.allowed_precisions:
             return self._keep(None, "the model keeps its own precision")
         return self._automatic()
 
-    def _requested(self, precision: Precision) -> StageReport:
+    def _quantize_requested(self, precision: Precision) -> StageReport:
         have = existing(graphs.parse(self._source))
         if refused := have.refuses(precision):
             raise StageFailure(
@@ -89,7 +89,7 @@ class _Quantization:
             return self._keep(
                 precision, f"the model is already {precision} and is served unchanged"
             )
-        if refused := supported(precision, None, self._recipe.backend):
+        if refused := why_unsupported(precision, None, self._recipe.backend):
             raise StageFailure(
                 Reason.PRECISION_UNSUPPORTED, f"spec.precision is {precision}, and {refused}"
             )
@@ -101,7 +101,7 @@ class _Quantization:
             )
         made = self._make(precision)
         if not made.agrees:
-            raise self._failed(precision, made)
+            raise self._describe_failure(precision, made)
         if refused := self._fails_on_backend(precision):
             raise StageFailure(Reason.QUANTIZATION_FAILED, f"the {precision} model {refused}")
         return self._leave(precision, made, "")
@@ -114,12 +114,12 @@ class _Quantization:
             return None  # ranges are computed at run time
         return f"on backend {self._recipe.backend} it needs calibration data"
 
-    def _failed(self, precision: Precision, made: QuantizedModel) -> StageFailure:
+    def _describe_failure(self, precision: Precision, made: QuantizedModel) -> StageFailure:
         costs = [f"{name_nodes(list(cost.nodes))} ({cost.error:.2g})" for cost in made.costs]
         units = len(made.changed) + len(made.excluded)
         message = (
             f"the {precision} model does not keep parity: {made.disagreement}; its error, 1 - cosine, is"
-            f" {made.first_error:.2g}, and excluding as many of its {counted(units, 'node')} as"
+            f" {made.first_error:.2g}, and excluding as many of its {format_count(units, 'node')} as"
             " spec.quantization.maxExcludedShare allows does not suffice"
         )
         if costs:
@@ -171,7 +171,7 @@ class _Quantization:
 
     def _try(self, precision: Precision, made: dict[Precision, QuantizedModel]) -> str | None:
         """Convert and prove a candidate; return why it cannot serve, if so."""
-        if refused := supported(precision, None, self._recipe.backend):
+        if refused := why_unsupported(precision, None, self._recipe.backend):
             return refused
         if precision in _CALIBRATED and self._calibration() is None:
             return "it needs spec.quantization.calibration"
@@ -242,7 +242,7 @@ class _Quantization:
             varying=self._golden.varying,
         )
         try:
-            with logged(progress):
+            with log_progress(progress):
                 limits = Limits(_SECONDS, memory_of_child())
                 made = Call(quantize, f"converting the model to {precision}", limits).run(request)
         except SessionError as error:
@@ -273,13 +273,13 @@ class _Quantization:
         if 0 < made.samples < ENOUGH and precision in _CALIBRATED:
             self._warn(
                 Reason.CALIBRATION_TOO_SMALL,
-                f"ranges were calibrated with {counted(made.samples, 'sample')}: values of requests"
+                f"ranges were calibrated with {format_count(made.samples, 'sample')}: values of requests"
                 " beyond these ranges are clipped",
             )
         if made.excluded and made.agrees:
             self._warn(
                 Reason.QUANTIZATION_FAILED,
-                f"{counted(len(made.excluded), 'node')} cost too much accuracy and stay unchanged:"
+                f"{format_count(len(made.excluded), 'node')} cost too much accuracy and stay unchanged:"
                 f" {name_nodes(list(made.excluded))}; the error, 1 - cosine, was {made.first_error:.2g}"
                 f" and is {made.error:.2g}",
                 made.excluded,
@@ -372,11 +372,11 @@ class _Quantization:
             changes.append(Change(kind="opset", message=message))
         count = len(made.changed)
         if precision not in _CALIBRATED:
-            message = f"{counted(count, 'node')} in {precision}"
+            message = f"{format_count(count, 'node')} in {precision}"
             kind = "precision"
         else:
             kind = "quantize"
-            message = f"quantised {counted(count, 'node')} to {precision}{self._how(made)}"
+            message = f"quantised {format_count(count, 'node')} to {precision}{self._how(made)}"
         if made.excluded:
             message += f", excluded {len(made.excluded)} for accuracy"
         if others := len(made.left) - len(made.excluded):
@@ -389,7 +389,7 @@ class _Quantization:
         quantization = self._recipe.quantization
         if quantization is None or quantization.calibration is None:
             return ", with ranges computed at run time"
-        return f", with ranges of {counted(made.samples, 'sample')} ({quantization.calibration.method})"
+        return f", with ranges of {format_count(made.samples, 'sample')} ({quantization.calibration.method})"
 
     def _costs(self, model: Path) -> tuple[NodeCost, ...]:
         """Return the nodes' costs; if the model cannot be profiled, those before the change."""

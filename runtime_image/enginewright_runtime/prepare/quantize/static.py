@@ -197,7 +197,7 @@ class _StaticWriter(ModelEditor):
 
     def _integer_bias(self, layer: Layer) -> tuple[Array, NDArray[np.float32]] | None:
         """Return the bias as integers, and their scale."""
-        _, weight = self._quantized_weight(layer)
+        _, weight = self._quantize_weight(layer)
         scale = self._quantizers[layer.activation].scale * weight.scales.astype(np.float64)
         values = quantize_bias(self.weight(layer.bias), scale)
         return None if values is None else (values, scale.astype(np.float32))
@@ -208,11 +208,11 @@ class _StaticWriter(ModelEditor):
             self._pairs[name] = self.names.fresh(f"{name}_dequantized")
             node.insert_before(*self._pair(name, self._pairs[name], self._quantizers[name]))
         node.set_input(_ACTIVATION, self._pairs[name])
-        name, weight = self._quantized_weight(layer)
+        name, weight = self._quantize_weight(layer)
         if name not in self._pairs:
             self._pairs[name] = self.names.fresh(f"{layer.weight}_dequantized")
             node.insert_before(
-                self._dequantized(
+                self._dequantize(
                     name, self._pairs[name], weight.scales, weight.axis, self._form.weights
                 )
             )
@@ -224,7 +224,7 @@ class _StaticWriter(ModelEditor):
             quantized = self.initializer(f"{layer.bias}_quantized", TensorProto.INT32, values)
             target = self.names.fresh(f"{layer.bias}_dequantized")
             axis = 0 if scale.ndim else None
-            node.insert_before(self._dequantized(quantized, target, scale, axis))
+            node.insert_before(self._dequantize(quantized, target, scale, axis))
             node.set_input(_BIAS, target)
 
     def _pair(self, source: str, target: str, how: Quantizer) -> Iterator[NodeProto]:
@@ -240,7 +240,7 @@ class _StaticWriter(ModelEditor):
         ):
             yield self.node(operator, inputs, output, source)
 
-    def _dequantized(
+    def _dequantize(
         self,
         source: str,
         target: str,
@@ -254,7 +254,7 @@ class _StaticWriter(ModelEditor):
         attributes: dict[str, Any] = {} if axis is None else {"axis": axis}
         return self.node("DequantizeLinear", inputs, target, source, **attributes)
 
-    def _quantized_weight(self, layer: Layer) -> tuple[str, QuantizedWeight]:
+    def _quantize_weight(self, layer: Layer) -> tuple[str, QuantizedWeight]:
         """Return a weight's quantized initializer, created once for all nodes that share it."""
         key = (layer.weight, layer.axis)
         if key not in self._weights:

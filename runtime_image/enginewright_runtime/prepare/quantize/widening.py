@@ -55,7 +55,7 @@ def _is_bfloat16(model: ModelProto) -> bool:
     )
 
 
-def emulated(model: Path, name: str) -> Path | None:
+def emulate(model: Path, name: str) -> Path | None:
     """Write a copy that the CPU provider runs, as `name` beside the model; None if it has no BF16."""
     if not _is_bfloat16(graphs.parse(model)):
         return None

@@ -24,7 +24,7 @@ from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.memory import peak_since, resident_bytes
-from enginewright_runtime.graph.shapes import DEFAULT_BATCH, defaulted, with_batch
+from enginewright_runtime.graph.shapes import DEFAULT_BATCH, find_defaulted, with_batch
 from enginewright_runtime.proof.golden_inputs import LARGEST_INPUTS, IntegerRange, generate
 from enginewright_runtime.proof.golden_run import load_runner, run_sample
 from enginewright_runtime.rules import table
@@ -63,7 +63,7 @@ def fit(
     model: Path, recipe: Recipe, inputs: Sequence[TensorSpec], profiles: tuple[ShapeProfile, ...]
 ) -> Fitted:
     """Return the profiles, with smaller batches if the default ones cost too much; the user's are kept."""
-    names = defaulted(inputs, profiles, recipe.shapes)
+    names = find_defaulted(inputs, profiles, recipe.shapes)
     if not names or len(profiles) < len(inputs):
         return Fitted(profiles)
     doing = "measuring what a run of the smallest batch costs"
@@ -127,16 +127,16 @@ def measure(
         before = resident_bytes()
         try:
             with peak_since() as peak:
-                seconds = _timed(runner, signature, sample.inputs)
+                seconds = _time_run(runner, signature, sample.inputs)
         except Exception:  # noqa: BLE001, S112 - ONNX Runtime's errors share no other base class
             continue
         if seconds * DEFAULT_BATCH.max > MAX_PROCESSOR_SECONDS:  # a first run allocates too
-            seconds = min(seconds, _timed(runner, signature, sample.inputs))
+            seconds = min(seconds, _time_run(runner, signature, sample.inputs))
         return RunCost(seconds, max(0, peak() - before), sample.input_bytes)
     return None
 
 
-def _timed(runner: Runner, signature: Signature, feeds: Mapping[str, NDArray[Any]]) -> float:
+def _time_run(runner: Runner, signature: Signature, feeds: Mapping[str, NDArray[Any]]) -> float:
     began = time.process_time()  # of all threads
     run_sample(runner, signature, feeds)
     return time.process_time() - began

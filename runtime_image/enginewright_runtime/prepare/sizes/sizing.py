@@ -17,9 +17,9 @@ from enginewright_runtime.core import shared_results
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.limits import memory_of_child
-from enginewright_runtime.core.logs import counted
+from enginewright_runtime.core.logs import format_count
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.graph.shapes import defaulted, missing
+from enginewright_runtime.graph.shapes import find_defaulted, missing
 from enginewright_runtime.prepare.sizes.discovery.discover import (
     Discovered,
     DiscoveryRequest,
@@ -56,7 +56,7 @@ def find_sizes(
     backend = recipe.backend
     open_sizes = len(given) < len(inputs)
     if open_sizes:  # a default batch is an assumption as well: it must match the sizes found
-        guessed = defaulted(inputs, given, recipe.shapes)
+        guessed = find_defaulted(inputs, given, recipe.shapes)
         given = [profile for profile in given if profile.input not in guessed]
     discovered = Discovered()
     request = DiscoveryRequest(
@@ -84,14 +84,14 @@ def find_sizes(
                 _log.info("%s; restarting without the run that failed", failure.cause)
                 continue
             break
-    _log.info("finished %s", counted(discovered.runs, "run"))
+    _log.info("finished %s", format_count(discovered.runs, "run"))
     if discovered.profiles and open_sizes and backend in COMPILED_BACKENDS:
         tried = buildable(path, backend, discovered.profiles)
         return replace(discovered, profiles=tried.profiles, refused=tried.refused)
     return discovered
 
 
-def unsized(
+def find_unsized(
     inputs: Sequence[TensorSpec],
     names: Sequence[str],
     unranked: Sequence[str],

@@ -16,7 +16,7 @@ from enginewright_contract.task import EngineRecipe, ShapeProfile
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import Limits
-from enginewright_runtime.core.labels import reported_label
+from enginewright_runtime.core.labels import format_label
 from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import size_bytes
@@ -91,7 +91,7 @@ def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> 
                 about = diagnosis.Circumstances(
                     title=flavor.title,
                     target=target_name(_CAPABILITY),
-                    label=lambda error: reported_label(error.name, error.operator),
+                    label=lambda error: format_label(error.name, error.operator),
                     inputs=tuple(f"{profile.input} {list(profile.opt)}" for profile in candidate),
                 )
                 refused = diagnosis.failure(answer, about).cause

@@ -71,7 +71,7 @@ def _observe(
         > _LARGEST
     ):
         return None, False
-    with ended_after(_SECONDS) as options:
+    with end_after(_SECONDS) as options:
         for integer_range in IntegerRange:
             sample = generate(inputs, smallest, integer_range)[0]
             if (observed := _run(session, sample, options)) is not None or options.terminate:
@@ -80,7 +80,7 @@ def _observe(
 
 
 @contextmanager
-def ended_after(seconds: float) -> Iterator[ort.RunOptions]:
+def end_after(seconds: float) -> Iterator[ort.RunOptions]:
     """Yield options with which ONNX Runtime ends a run beyond its `TimeLimit`, and logs nothing."""
     options = ort.RunOptions()
     options.log_severity_level = _FATAL_ONLY  # failures become findings

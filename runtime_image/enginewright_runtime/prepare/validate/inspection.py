@@ -23,7 +23,7 @@ from enginewright_runtime.prepare.convert import planning
 from enginewright_runtime.prepare.sizes.discovery.problem import is_switched
 from enginewright_runtime.rules import names, registry, structure, table
 from enginewright_runtime.rules.base import Subject
-from enginewright_runtime.rules.text import printable, shown
+from enginewright_runtime.rules.text import printable, show
 from enginewright_runtime.rules.view import ModelView
 
 _SECONDS: Final = 900.0  # weights of a terabyte are read at a few gigabytes per second
@@ -122,7 +122,7 @@ def _unparsable(size: int, error: str) -> Finding:
 def _judge(model: ModelProto, folder: Path, recipe: Recipe) -> Inspection:
     inputs, outputs = graphs.inputs_of(model), graphs.outputs_of(model)
     tensors = {value.name for value in model.graph.input if value.type.HasField("tensor_type")}
-    unranked = frozenset(tensors) - _ranked(model.graph.input)
+    unranked = frozenset(tensors) - _find_ranked(model.graph.input)
     resolved = resolve(inputs, recipe.shapes, unranked)
     refusal, converted = _conversion(model, recipe)
     view = ModelView(model)
@@ -144,7 +144,7 @@ def _judge(model: ModelProto, folder: Path, recipe: Recipe) -> Inspection:
         nodes=len(view.nodes),
         inputs=inputs,
         outputs=outputs,
-        ranked_outputs=tuple(_ranked(model.graph.output)),
+        ranked_outputs=tuple(_find_ranked(model.graph.output)),
         profiles=resolved.profiles,
         unsized=resolved.unsized,
         unranked=tuple(sorted(unranked)),
@@ -161,7 +161,7 @@ def _conversion(model: ModelProto, recipe: Recipe) -> tuple[list[Finding], bool]
     refusal = planning.plan(model, recipe).refusal
     needed = planning.plan(model, recipe.model_copy(update={"target_opset": None}))
     return (
-        [] if refusal is None else [_named(refusal)]
+        [] if refusal is None else [_name_rule(refusal)]
     ), needed.is_needed or needed.refusal is not None
 
 
@@ -171,19 +171,19 @@ def _of_shapes(findings: Sequence[Finding]) -> list[Finding]:
     for reason in dict.fromkeys(finding.reason for finding in findings):
         alike = [finding for finding in findings if finding.reason is reason]
         causes = "; ".join(finding.cause for finding in alike[:NAMED_NODES])
-        merged.append(_named(alike[0].model_copy(update={"cause": causes})))
+        merged.append(_name_rule(alike[0].model_copy(update={"cause": causes})))
     return merged
 
 
-def _ranked(values: Iterable[ValueInfoProto]) -> frozenset[str]:
+def _find_ranked(values: Iterable[ValueInfoProto]) -> frozenset[str]:
     return frozenset(value.name for value in values if value.type.tensor_type.HasField("shape"))
 
 
-def _named(finding: Finding) -> Finding:
+def _name_rule(finding: Finding) -> Finding:
     """Return another module's finding with the name of its rule, in printable text."""
     update = {
         "rule": _BY_REASON[finding.reason].name,
         "cause": printable(finding.cause),
-        "nodes": tuple(map(shown, finding.nodes)),
+        "nodes": tuple(map(show, finding.nodes)),
     }
     return finding.model_copy(update=update)

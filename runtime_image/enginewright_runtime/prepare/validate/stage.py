@@ -15,19 +15,19 @@ from enginewright_runtime.core import shared_results
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import MODEL_FOLDER, SAMPLES_FILE, Fetched, Validated
 from enginewright_runtime.core.isolation import Call, Limits
-from enginewright_runtime.core.logs import counted, format_bytes
+from enginewright_runtime.core.logs import format_bytes, format_count
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.graph.shapes import defaulted, with_batch
-from enginewright_runtime.prepare.quantize.widening import emulated
+from enginewright_runtime.graph.shapes import find_defaulted, with_batch
+from enginewright_runtime.prepare.quantize.widening import emulate
 from enginewright_runtime.prepare.sizes.batch import Fitted, fit
 from enginewright_runtime.prepare.sizes.discovery.discover import Discovered
-from enginewright_runtime.prepare.sizes.sizing import find_sizes, unsized
+from enginewright_runtime.prepare.sizes.sizing import find_sizes, find_unsized
 from enginewright_runtime.prepare.validate.inspection import Inspection, inspect
 from enginewright_runtime.prepare.validate.processing import check_steps
 from enginewright_runtime.prepare.validate.trial import REFERENCE, load_and_run
 from enginewright_runtime.rules import table
-from enginewright_runtime.rules.behaviour import ObservedRun, declared_shapes, nan_answers
-from enginewright_runtime.rules.text import printable, quoted
+from enginewright_runtime.rules.behaviour import ObservedRun, check_declared_shapes, nan_answers
+from enginewright_runtime.rules.text import join_quoted, printable
 from enginewright_runtime.session.extensions.verification import verify_libraries
 
 _log: Final = logging.getLogger(__name__)
@@ -69,7 +69,9 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             sized = _find_sizes(paths.work, recipe, inspected, facts)
             findings += _judge_runs(sized, inspected, recipe, facts)
     if not inspected.converted or inspected.errors:
-        findings += unsized(inspected.inputs, inspected.unsized, inspected.unranked, recipe, sized)
+        findings += find_unsized(
+            inspected.inputs, inspected.unsized, inspected.unranked, recipe, sized
+        )
     findings = _one_per_rule(findings)
     _refuse_errors(findings)
     fitted = Fitted(_profiles(sized, inspected, recipe, facts))
@@ -94,10 +96,10 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     return StageReport(
         stage="validate",
         ok=True,
-        message=f"{counted(inspected.nodes, 'node')}, opset {inspected.opset}, IR version"
+        message=f"{format_count(inspected.nodes, 'node')}, opset {inspected.opset}, IR version"
         f" {inspected.ir_version}{warning}",
         findings=warnings,
-        facts=to_jsonable_python(facts) | _described(inspected.inputs, inspected.outputs),
+        facts=to_jsonable_python(facts) | _describe_interface(inspected.inputs, inspected.outputs),
     )
 
 
@@ -133,7 +135,7 @@ def _try_session(
     doing = f"loading the model on backend {REFERENCE}"
     _log.info("%s", doing)
     try:
-        about = (inspected.inputs, inspected.profiles, sorted(_batched(inspected, recipe)))
+        about = (inspected.inputs, inspected.profiles, sorted(_find_batched(inspected, recipe)))
         call = Call(load_and_run, doing, Limits(seconds=_SECONDS))
         trial = shared_results.run_shared(
             call, shared_results.ResultKey(path, recipe, about), path, *about
@@ -164,7 +166,7 @@ def _find_sizes(
         return Discovered()
     path: Path | None = work / MODEL_FOLDER / MODEL_NAME
     if path is not None and facts.get(f"placement_{REFERENCE}") is None:
-        path = emulated(path, _EMULATED)
+        path = emulate(path, _EMULATED)
     if path is None:
         return Discovered(cause=f"backend {REFERENCE} does not load the model")
     samples, inputs = work / SAMPLES_FILE, inspected.inputs
@@ -180,12 +182,12 @@ def _profiles(
 ) -> tuple[ShapeProfile, ...]:
     profiles = sized.profiles or inspected.profiles
     if facts.get("one_batch"):
-        return with_batch(profiles, _batched(inspected, recipe), 1)
+        return with_batch(profiles, _find_batched(inspected, recipe), 1)
     return profiles
 
 
-def _batched(inspected: Inspection, recipe: Recipe) -> frozenset[str]:
-    return defaulted(inspected.inputs, inspected.profiles, recipe.shapes)
+def _find_batched(inspected: Inspection, recipe: Recipe) -> frozenset[str]:
+    return find_defaulted(inspected.inputs, inspected.profiles, recipe.shapes)
 
 
 def _judge_runs(
@@ -194,13 +196,11 @@ def _judge_runs(
     findings = [] if (observed := facts.get("run")) is None else _judge_run(observed, inspected)
     fixed = sized.fixed
     if facts.get("one_batch"):
-        fixed += tuple(f"{name}[0]" for name in sorted(_batched(inspected, recipe)))
+        fixed += tuple(f"{name}[0]" for name in sorted(_find_batched(inspected, recipe)))
     if fixed:
         sizes = {profile.input: profile.min for profile in sized.profiles or inspected.profiles}
         ran = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())
-        message = (
-            f"the model runs with {ran}, and with no other size that was tried for {quoted(fixed)}"
-        )
+        message = f"the model runs with {ran}, and with no other size that was tried for {join_quoted(fixed)}"
         findings.append(table.finding(table.ONE_SIZE, message))
     return findings
 
@@ -218,7 +218,7 @@ def _judge_run(observed: ObservedRun, inspected: Inspection) -> list[Finding]:
         (table.NAN_ANSWERS, nan_answers(observed, cause)),
         (
             table.DECLARED_SHAPES,
-            declared_shapes(
+            check_declared_shapes(
                 inspected.inputs, inspected.outputs, frozenset(inspected.ranked_outputs), observed
             ),
         ),
@@ -242,13 +242,13 @@ def _refuse_errors(findings: list[Finding]) -> None:
     if not errors:
         return
     first = errors[0]
-    others = f" (and {counted(len(errors) - 1, 'more finding')} in the report)"
+    others = f" (and {format_count(len(errors) - 1, 'more finding')} in the report)"
     warnings = [entry for entry in findings if entry.severity != "error"]
     failure = first.model_copy(update={"cause": first.cause + (others if len(errors) > 1 else "")})
     raise StageFailure.of(failure, (*errors, *warnings))
 
 
-def _described(
+def _describe_interface(
     inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
 ) -> dict[str, list[dict[str, Any]]]:
     return {"inputs": to_jsonable_python(inputs), "outputs": to_jsonable_python(outputs)}

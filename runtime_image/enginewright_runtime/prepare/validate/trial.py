@@ -19,7 +19,7 @@ from enginewright_runtime.graph.raw.checker import checker_error
 from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
 from enginewright_runtime.prepare.sizes.trial_run import observe, takes_batches
 from enginewright_runtime.rules import table
-from enginewright_runtime.rules.base import Hit, labels, named
+from enginewright_runtime.rules.base import Hit, labels, list_nodes
 from enginewright_runtime.rules.behaviour import ObservedRun
 from enginewright_runtime.rules.operators import missing
 from enginewright_runtime.rules.registry import of_runtime
@@ -95,7 +95,7 @@ def _refusal(path: Path, text: str) -> Finding:
     if "Current official support for domain" in text:
         return table.finding(table.OPSET_TOO_NEW, cause)
     if "No Op registered" in text or "is not a registered function/op" in text:
-        return _unknown_operator(graphs.parse(path), text, error)
+        return _report_unknown_operator(graphs.parse(path), text, error)
     if status(text) == "NOT_IMPLEMENTED":
         unimplemented = [
             node
@@ -113,14 +113,14 @@ def _refusal(path: Path, text: str) -> Finding:
             for node in ModelView(graphs.parse(path)).nodes
             if node.is_standard(_LOCALE_OPERATOR)
         ]
-        cause = f"locale {locale['name']}, which {named(nodes)} needs, is not installed here"
+        cause = f"locale {locale['name']}, which {list_nodes(nodes)} needs, is not installed here"
         return table.finding(table.NO_LOCALE, cause, labels(nodes))
     if "External data" in text or "external data" in text:
         return table.finding(table.REFUSED_EXTERNAL, error)
     return table.finding(table.REFUSED_INVALID, cause)
 
 
-def _unknown_operator(model: ModelProto, text: str, error: str) -> Finding:
+def _report_unknown_operator(model: ModelProto, text: str, error: str) -> Finding:
     """Return a finding with the nodes whose operator ONNX Runtime lacks, and a remedy by domain."""
     domains = of_runtime().domains
     view = ModelView(model)
@@ -139,7 +139,7 @@ def _unknown_operator(model: ModelProto, text: str, error: str) -> Finding:
         return table.CUSTOM_DOMAIN.finding(
             Hit(
                 "neither the runtime image nor a library in spec.extensions has the operators of"
-                f" {named(nodes)}: {error}",
+                f" {list_nodes(nodes)}: {error}",
                 labels(nodes),
                 remedy=CUSTOM_DOMAIN.remedy,
             )

@@ -41,7 +41,9 @@ def latency(times: Sequence[float], shapes: str, row_count: int) -> Latency:
     )
 
 
-def chosen(shapes: Mapping[str, tuple[tuple[int, ...], ...]], corners: Sequence[str]) -> list[str]:
+def choose_samples(
+    shapes: Mapping[str, tuple[tuple[int, ...], ...]], corners: Sequence[str]
+) -> list[str]:
     """Return the samples to run, smallest first: those of the corners, else at most three others."""
     first: dict[tuple[tuple[int, ...], ...], str] = {}
     for name, shape in shapes.items():

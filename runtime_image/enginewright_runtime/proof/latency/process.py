@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from enginewright_runtime.core.children import Child
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.isolation import killed, last_output, log_command, tail
+from enginewright_runtime.core.isolation import describe_kill, last_output, log_command, tail
 from enginewright_runtime.proof.latency import worker
 from enginewright_runtime.proof.latency.worker import Loaded, Warm, WorkerAnswer
 
@@ -100,17 +100,17 @@ class WorkerProcess:
                 raise StageFailure(Reason.TIMEOUT, f"{self._doing} took longer than {limit:.0f} s")
             piece = os.read(self._answers, _PIECE)
             if not piece:
-                raise self._ended()
+                raise self._describe_end()
             self._pending += piece
         line, _, self._pending = self._pending.partition(b"\n")
         return line
 
-    def _ended(self) -> StageFailure:
+    def _describe_end(self) -> StageFailure:
         end = self._child.wait(None)
         code = end.code if end else 0
         stderr = tail(self._errors)
         if code < 0:
-            return killed(-code, self._doing, stderr)
+            return describe_kill(-code, self._doing, stderr)
         return StageFailure(
             Reason.BACKEND_CRASHED,
             f"{self._doing}: the process exited with code {code}{last_output(stderr)}",

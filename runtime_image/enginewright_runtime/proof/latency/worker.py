@@ -26,7 +26,7 @@ from enginewright_runtime.core.nvml import device_bytes
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 from enginewright_runtime.graph.shapes import CORNERS
 from enginewright_runtime.proof.golden_run import run_sample
-from enginewright_runtime.proof.latency.figures import chosen, is_warm, rows
+from enginewright_runtime.proof.latency.figures import choose_samples, is_warm, rows
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.arrays import Arrays, read_arrays
 from enginewright_runtime.session.runner import Runner
@@ -75,7 +75,9 @@ class BenchmarkWorker:
         shapes = {
             name: tuple(array.shape for array in feeds.values()) for name, feeds in samples.items()
         }
-        self._samples: dict[str, Arrays] = {name: samples[name] for name in chosen(shapes, CORNERS)}
+        self._samples: dict[str, Arrays] = {
+            name: samples[name] for name in choose_samples(shapes, CORNERS)
+        }
 
     def facts(self) -> Loaded:
         """Return the facts about the loaded model."""

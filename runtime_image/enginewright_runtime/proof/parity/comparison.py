@@ -111,7 +111,7 @@ class Comparison:
         self._tolerances = tolerances
         self._dtypes = dtypes
         self._scales = scales
-        self._varying = VaryingOutputs(varying or (), self._dtypes, self._allowed)
+        self._varying = VaryingOutputs(varying or (), self._dtypes, self._find_tolerance)
         self._unstable = _NOT_RECORDED if varying is None else _UNSTABLE
         self._totals: dict[str, _Total] = {}
         self._failures: list[ParityFailure] = []
@@ -157,7 +157,7 @@ class Comparison:
             tuple(self._failures),
         )
 
-    def _allowed(self, output: str, want: Array) -> Tolerance:
+    def _find_tolerance(self, output: str, want: Array) -> Tolerance:
         return self._tolerances.of_output(output, dtype_of(want, self._dtypes.get(output)))
 
     def _judge_varying(
@@ -204,7 +204,7 @@ class Comparison:
         total.by_values = True
         if differs := form_fault(want, have, dtype):
             return differs, np.inf
-        allowed = self._allowed(output, want)
+        allowed = self._find_tolerance(output, want)
         figures = measure(want, have, allowed, dtype, self._scales.get(output, 0.0))
         if figures.numeric:
             total.figures.append(figures)

@@ -135,17 +135,17 @@ def fault(figures: Figures, allowed: Tolerance) -> Mismatch | None:
 
 def _element_fault(figures: Figures, allowed: Tolerance) -> Mismatch | None:
     if figures.nan or figures.inf or figures.finite:
-        return Mismatch("finite", _misplaced(figures))
+        return Mismatch("finite", _describe_misplaced(figures))
     about = (
         f"(largest absolute error {figures.max_abs_error:.3g}, largest value {figures.largest:.3g})"
     )
     share = figures.outside / figures.elements
     if share > allowed.outliers:
         description = f"is outside the tolerance in {share:.1%} of its elements {about}"
-        return Mismatch("elements", description, _allowed(allowed))
+        return Mismatch("elements", description, _describe_tolerance(allowed))
     if figures.beyond:
         description = f"is far outside the tolerance in {figures.beyond} of its elements {about}"
-        return Mismatch("outliers", description, _allowed(allowed))
+        return Mismatch("outliers", description, _describe_tolerance(allowed))
     return None
 
 
@@ -166,7 +166,7 @@ def _aggregate_fault(figures: Figures, allowed: Tolerance) -> Mismatch | None:
     )
 
 
-def _misplaced(figures: Figures) -> str:
+def _describe_misplaced(figures: Figures) -> str:
     kinds = ((figures.nan, "NaN"), (figures.inf, "infinite"), (figures.finite, "finite"))
     counts = [f"{count} {kind}" for count, kind in kinds if count]
     return (
@@ -175,7 +175,7 @@ def _misplaced(figures: Figures) -> str:
     )
 
 
-def _allowed(allowed: Tolerance) -> str:
+def _describe_tolerance(allowed: Tolerance) -> str:
     if not allowed.scale:
         return f"{allowed.rtol:g} of the value plus {allowed.atol:g}, by {allowed.label}"
     return (

@@ -42,7 +42,7 @@ def is_random(model: ModelProto) -> bool:
     )
 
 
-def merged(
+def merge(
     source: Sequence[VaryingOutput], converted: Sequence[VaryingOutput]
 ) -> tuple[VaryingOutput, ...]:
     """Return the source's varying outputs, with spreads of the converted model for samples without one."""

@@ -155,15 +155,17 @@ class Tolerances:
         """Return the tolerance of output `name` with elements of `dtype` (NumPy's name)."""
         own = self.outputs.get(name)
         if own is not None and (own.rtol is not None or own.atol is not None):
-            return _declared(own.rtol, own.atol, f"spec.parity.outputs, {name}", all_numbers=True)
+            return _make_declared(
+                own.rtol, own.atol, f"spec.parity.outputs, {name}", all_numbers=True
+            )
         if self.rtol is not None or self.atol is not None:
-            return _declared(self.rtol, self.atol, "spec.parity", all_numbers=False)
+            return _make_declared(self.rtol, self.atol, "spec.parity", all_numbers=False)
         by_type = "FP8" if dtype.startswith("float8") else _OF_TYPE.get(dtype, "FP32")
         loosest = max(self.precision, by_type, key=_ORDER.index)
         return ROUNDING if self.rounding and loosest == "FP32" else DEFAULTS[loosest]
 
 
-def _declared(
+def _make_declared(
     rtol: float | None, atol: float | None, label: str, *, all_numbers: bool
 ) -> Tolerance:
     """Return a tolerance that every element must keep, since the user set it explicitly."""

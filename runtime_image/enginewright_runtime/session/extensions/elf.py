@@ -71,11 +71,11 @@ def _parse(content: bytes) -> SharedLibrary:
         raise NotALibraryError("the library has no dynamic symbol table")
     exports: set[str] = set()
     for table in tables:
-        exports |= _defined(content, table, sections[table.link])
+        exports |= _list_exports(content, table, sections[table.link])
     return SharedLibrary(_MACHINES.get(machine, f"machine {machine}"), frozenset(exports))
 
 
-def _defined(content: bytes, table: _Section, strings: _Section) -> set[str]:
+def _list_exports(content: bytes, table: _Section, strings: _Section) -> set[str]:
     names = content[strings.offset : strings.offset + strings.size]
     exports = set()
     for offset in range(table.offset, table.offset + table.size, _SYMBOL.size):

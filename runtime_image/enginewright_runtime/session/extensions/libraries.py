@@ -56,7 +56,7 @@ def of_model(model: Path) -> Libraries:
     operators: list[Path] = []
     plugins: list[Path] = []
     for path in _files(model):
-        kind = _checked(path)
+        kind = _check(path)
         (operators if kind == OPERATORS else plugins).append(path)
     if (folder_of(model) / bundled.MARK).is_file():
         operators.append(bundled.library())
@@ -84,13 +84,13 @@ def check_listed(model: Path, listed: tuple[Extension, ...]) -> Libraries:
         if path in kinds[extension.type]:
             continue
         if not path.is_file():
-            raise failed(path, "it does not exist: it was not fetched")
+            raise describe_failure(path, "it does not exist: it was not fetched")
         if extension.type == OPERATORS:
-            raise failed(
+            raise describe_failure(
                 path,
                 f"it has no function {_OPERATORS_ENTRY}, with which ONNX Runtime registers operators",
             )
-        raise failed(
+        raise describe_failure(
             path, f"it has operators for ONNX Runtime, but its type in spec.extensions is {PLUGIN}"
         )
     return libraries
@@ -103,7 +103,7 @@ def register(options: Any, libraries: Libraries) -> None:  # noqa: ANN401 - ONNX
             options.register_custom_ops_library(str(path))
         except Exception as error:
             # ONNX Runtime's exceptions have no common base class but Exception
-            raise failed(path, short(str(error))) from error
+            raise describe_failure(path, short(str(error))) from error
 
 
 def load_plugins(libraries: Libraries) -> None:
@@ -112,10 +112,10 @@ def load_plugins(libraries: Libraries) -> None:
         try:
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
         except OSError as error:
-            raise failed(path, short(str(error))) from error
+            raise describe_failure(path, short(str(error))) from error
 
 
-def failed(path: Path, why: str) -> StageFailure:
+def describe_failure(path: Path, why: str) -> StageFailure:
     """Return the failure of one library."""
     name = bundled.MARK if bundled.owns(path) else path.name.removesuffix(SUFFIX)[:_SHOWN]
     return StageFailure(Reason.EXTENSION_FAILED, f"extension {name} cannot be used: {why}")
@@ -131,18 +131,20 @@ def _files(model: Path) -> list[Path]:
     return sorted(folder_of(model).glob(f"*{SUFFIX}"))
 
 
-def _checked(path: Path) -> str:
+def _check(path: Path) -> str:
     """Return the kind of a library whose content matches its name."""
     try:
         digest = file_sha256(path).sha256
         library = elf.read(path)
     except OSError as error:
-        raise failed(path, f"it cannot be read: {error.strerror}") from error
+        raise describe_failure(path, f"it cannot be read: {error.strerror}") from error
     except elf.NotALibraryError as error:
-        raise failed(path, str(error)) from error
+        raise describe_failure(path, str(error)) from error
     if digest != path.name.removesuffix(SUFFIX):
-        raise failed(path, f"its content has another digest, sha256 {digest[:_SHOWN]}")
+        raise describe_failure(path, f"its content has another digest, sha256 {digest[:_SHOWN]}")
     here = platform.machine()
     if library.machine != here:
-        raise failed(path, f"it is built for {library.machine}, but this image is for {here}")
+        raise describe_failure(
+            path, f"it is built for {library.machine}, but this image is for {here}"
+        )
     return OPERATORS if _OPERATORS_ENTRY in library.exports else PLUGIN

@@ -17,7 +17,7 @@ from enginewright_runtime.core.isolation import Call, Limits, P
 from enginewright_runtime.session.extensions.libraries import (
     Libraries,
     check_listed,
-    failed,
+    describe_failure,
     register,
 )
 
@@ -43,7 +43,7 @@ def run_isolated(
     except StageFailure as failure:
         if failure.reason not in _ENDS:
             raise
-        raise failed(library, failure.cause) from failure
+        raise describe_failure(library, failure.cause) from failure
 
 
 def load(path: Path) -> None:

@@ -48,7 +48,7 @@ class Chain:
     @cached_property
     def outputs(self) -> dict[str, tuple[ChainPart, TensorText]]:
         """A response's outputs, with the part that produces each."""
-        taken = self.taken("after")
+        taken = self.list_taken("after")
         return {
             output.name: (part, output)
             for part in self.parts
@@ -56,13 +56,13 @@ class Chain:
             if part.stage != "before" and output.name not in taken
         }
 
-    def taken(self, *stages: Stage) -> frozenset[str]:
+    def list_taken(self, *stages: Stage) -> frozenset[str]:
         """Return the names that parts of these stages take."""
         return frozenset(
             input_.name for part in self.parts if part.stage in stages for input_ in part.inputs
         )
 
-    def given(self, *stages: Stage) -> frozenset[str]:
+    def list_produced(self, *stages: Stage) -> frozenset[str]:
         """Return the names that parts of these stages produce."""
         return frozenset(
             output.name for part in self.parts if part.stage in stages for output in part.outputs
@@ -85,7 +85,7 @@ class Chain:
                         f" {values[output.name][0].label}"
                     )
                 values[output.name] = (part, output)
-        problems += self._unused()
+        problems += self._find_unused()
         problems += [
             f"{part.label} has {text.name!r} in BF16, which steps do not support"
             for part in self.parts
@@ -94,7 +94,7 @@ class Chain:
         ]
         return tuple(dict.fromkeys(problems))
 
-    def _unused(self) -> Iterable[str]:
+    def _find_unused(self) -> Iterable[str]:
         """Yield the steps before the model of which nothing is used."""
         for number, part in enumerate(self.parts):
             later = {input_.name for one in self.parts[number + 1 :] for input_ in one.inputs}
@@ -104,7 +104,7 @@ class Chain:
                 yield f"nothing takes an output of {part.label} ({shown}): no later part has an input of that name"
 
     def _crosses(self, name: str) -> bool:
-        return name in self.taken("before", "after") | self.given("before", "after")
+        return name in self.list_taken("before", "after") | self.list_produced("before", "after")
 
     def signature(self) -> PublishedSignature:
         """Return the inputs and outputs that clients see."""
@@ -151,7 +151,7 @@ def _mismatch(
     )
     if fits:
         return None
-    return f"{part.label} takes {_shown(input_)}, and {source.label} has {_shown(output)}"
+    return f"{part.label} takes {_show(input_)}, and {source.label} has {_show(output)}"
 
 
 def _overlap(first: str, second: str) -> bool:
@@ -167,5 +167,5 @@ def _range(size: str) -> tuple[int, int]:
     return int(low), int(high or low)
 
 
-def _shown(tensor: TensorText) -> str:
+def _show(tensor: TensorText) -> str:
     return f"{tensor.name!r} as {tensor.dtype}[{','.join(tensor.shape)}]"

@@ -47,7 +47,7 @@ def _answer(line: socket.socket, steps: LoadedSteps, document: dict[str, Any], f
     except MemoryError:
         frames.send(line, {"kind": MEMORY, "step": None, "error": "an allocation failed"}, {})
     else:
-        size, most = frames.held_bytes(arrays.values()), document["most_bytes"]
+        size, most = frames.count_bytes(arrays.values()), document["most_bytes"]
         if size > most:
             message = f"their outputs take {size:,} bytes, more than {most:,}"
             frames.send(line, {"kind": VALUES, "step": None, "error": message}, {})

@@ -26,7 +26,7 @@ class EndedError(Exception):
     """The other end has closed the socket."""
 
 
-def held_bytes(arrays: Iterable[NDArray[Any]]) -> int:
+def count_bytes(arrays: Iterable[NDArray[Any]]) -> int:
     """Return the memory that arrays take, with their strings."""
     return sum(
         array.nbytes + (sum(map(sys.getsizeof, array.flat)) if array.dtype == object else 0)

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from enginewright_runtime.core.children import Child
 from enginewright_runtime.core.failure import SessionError, StageFailure
-from enginewright_runtime.core.isolation import killed, last_output, tail
+from enginewright_runtime.core.isolation import describe_kill, last_output, tail
 from enginewright_runtime.session.arrays import Arrays
 from enginewright_runtime.session.processing import child, frames
 from enginewright_runtime.session.processing.steps import StepFacts
@@ -92,7 +92,7 @@ class StepProcess:
             self._open.close()
             raise StepFailedError(Cause.TIME, None, f"it took longer than {seconds:g} s") from None
         except (frames.EndedError, OSError):
-            raise self._ended() from None
+            raise self._describe_end() from None
         self._discard_output()
         if "error" in answer:
             raise StepFailedError(Cause(answer["kind"]), answer["step"], answer["error"])
@@ -138,11 +138,11 @@ class StepProcess:
         end = self._child.wait(None)
         output = tail(self._output)
         if end is not None and end.code < 0:
-            raise killed(-end.code, doing, output)
+            raise describe_kill(-end.code, doing, output)
         message = f"{doing}: the process has ended{last_output(output)}"
         raise StageFailure(Reason.BACKEND_CRASHED, message)
 
-    def _ended(self) -> StepFailedError:
+    def _describe_end(self) -> StepFailedError:
         message = f"its library has ended the process{last_output(tail(self._output))}"
         self._open.close()
         return StepFailedError(Cause.ENDED, None, message)

@@ -22,7 +22,7 @@ from enginewright_serving.server.api.large_requests import LargeRequests
 from enginewright_serving.server.api.processing_requests import ChainedRequests
 from enginewright_serving.server.api.scrapes import Scrapes
 from enginewright_serving.server.inference.processing.served import ServedSteps
-from enginewright_serving.server.inference.request_failures import busy, unexpected
+from enginewright_serving.server.inference.request_failures import busy, report_unexpected
 from enginewright_serving.server.inference.request_threads import RequestThreads
 from enginewright_serving.server.startup.prepare import ServedModel
 from enginewright_serving.transport.connection import Connection
@@ -134,9 +134,9 @@ class ServerApp(ReportingApplication):
                 return self.copies.answer(request.target)
             return self._resources.get(request.route)
         except RequestError as error:
-            refusal = error.detached()
+            refusal = error.detach()
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
-            refusal = unexpected("serving a request")
+            refusal = report_unexpected("serving a request")
         if request.route is ServedResource.INFER:
             return self.refuse_inference(request, refusal)
         return error_response(refusal)

@@ -15,7 +15,7 @@ from typing import Final
 from enginewright_runtime.core.request_errors import RequestError
 
 from enginewright_serving.server.api.content_coding import NAMES, SUPPORTED
-from enginewright_serving.server.inference.request_failures import unexpected
+from enginewright_serving.server.inference.request_failures import report_unexpected
 from enginewright_serving.server.inference.request_threads import RequestThreads
 from enginewright_serving.server.protocol.priorities import DEFAULT
 from enginewright_serving.transport.compression import (
@@ -25,10 +25,10 @@ from enginewright_serving.transport.compression import (
     CompressionError,
     Decompression,
     ExpandedTooLargeError,
-    stated_size,
+    read_stated_size,
 )
 from enginewright_serving.transport.inflight import InFlight
-from enginewright_serving.transport.message import Body, HttpRequest, charged_bytes
+from enginewright_serving.transport.message import Body, HttpRequest, count_charged_bytes
 
 _AT_ONCE: Final = 128 * 1024  # bytes that the event loop decompresses, in less than a millisecond
 _STEP: Final = 1024 * 1024  # likewise of the thread, in a few milliseconds
@@ -70,7 +70,7 @@ class _Expansion:
     @property
     def charged(self) -> int:
         """Bytes of memory that are in use."""
-        return self._compressed.length + charged_bytes(self._work.filled, self._largest)
+        return self._compressed.length + count_charged_bytes(self._work.filled, self._largest)
 
     def result(self) -> Body:
         """Return the body, which is complete."""
@@ -101,7 +101,7 @@ class CompressedRequests:
             RequestError: as `take`; or 400, the body is invalid; 413, too large; 503, memory is short or
                 too many wait.
         """
-        length = self._expected_bytes(request, compressed.view())
+        length = self._estimate_bytes(request, compressed.view())
         expanded = Body(length, request.json_length or 0)
         work = _Expansion(self._inflight, request, compressed, expanded, take, refuse)
         if not self._complete(work, complete=work.step(_AT_ONCE)):
@@ -109,14 +109,14 @@ class CompressedRequests:
                 self._thread.make_room(DEFAULT)
             self._continue(work)
 
-    def _expected_bytes(self, request: HttpRequest, compressed: memoryview) -> int:
+    def _estimate_bytes(self, request: HttpRequest, compressed: memoryview) -> int:
         """Return the size that the body states for its expansion, or the largest possible one."""
         coding = SUPPORTED[request.content_encoding]
         largest = len(compressed) * LARGEST_RATIO
         if coding is Coding.DEFLATE:
             return min(largest, self._inflight.largest_body(request.json_length))
         try:
-            stated = stated_size(compressed)
+            stated = read_stated_size(compressed)
         except CompressionError as error:
             raise _invalid(coding, error) from None
         if stated > largest:
@@ -137,9 +137,9 @@ class CompressedRequests:
             if not self._complete(work, complete=step.result()):
                 self._continue(work)
         except RequestError as error:
-            refusal = error.detached()
+            refusal = error.detach()
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
-            refusal = unexpected("decompressing a request")
+            refusal = report_unexpected("decompressing a request")
         else:
             return
         work.refuse(refusal)
@@ -149,7 +149,7 @@ class CompressedRequests:
         self._inflight.hold(work.request, work.charged)
         if complete:
             body = work.result()
-            self._inflight.reduce(work.request, charged_bytes(body.length, body.length))
+            self._inflight.reduce(work.request, count_charged_bytes(body.length, body.length))
             work.take(body, time.monotonic() - work.began)
         return complete
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from enginewright_serving.server.api.content_coding import NAMES, accepted_coding
+from enginewright_serving.server.api.content_coding import NAMES, choose_coding
 from enginewright_serving.server.inference.request_threads import RequestThreads
 from enginewright_serving.transport.compression import Coding
 from enginewright_serving.transport.message import HttpRequest, HttpResponse
@@ -72,7 +72,7 @@ class CompressedResponses:
         done: Callable[[asyncio.Future[HttpResponse]], None],
     ) -> HttpResponse | None:
         """Return the response to send, compressed or not, or None if `done` gets it later."""
-        coding = accepted_coding(request.accept_encoding)
+        coding = choose_coding(request.accept_encoding)
         if coding is None:
             return response
         work = _Compression(response, coding)

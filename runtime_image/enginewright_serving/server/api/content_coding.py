@@ -23,7 +23,7 @@ _CACHED: Final = 64  # values of the header
 
 
 @lru_cache(_CACHED)
-def accepted_coding(value: bytes) -> Coding | None:
+def choose_coding(value: bytes) -> Coding | None:
     """Return the coding to which an Accept-Encoding gives the highest weight, gzip of equal ones, as Triton does.
 
     None if the client accepts neither, or prefers uncompressed responses. Invalid elements count as absent, as

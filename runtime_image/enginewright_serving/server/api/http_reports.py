@@ -34,23 +34,23 @@ class ReportingApplication(HttpApplication[Connection]):
         self.inference.names_requests = True
 
     @override
-    def answered(
+    def on_answered(
         self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
     ) -> None:
         status, received, sent = response.status, request.length, response.length
-        ended = self.metrics.answered(status, began, received, sent)
+        ended = self.metrics.count_answer(status, began, received, sent)
         if self.observers and request.context is not None:
             times = began, ended
             _report(self.observers, connection, request, request.context, status, times, sent)
 
     @override
-    def left(self, connection: Connection, request: HttpRequest, began: float) -> None:
+    def on_left(self, connection: Connection, request: HttpRequest, began: float) -> None:
         if self.observers and request.context is not None:
             context, times = request.context.without_times(), (began, time.monotonic())
             _report(self.observers, connection, request, context, figures.CLIENT_CLOSED, times, 0)
 
     @override
-    def refused(
+    def on_refused(
         self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
     ) -> None:
         status, context = response.status, request.context

@@ -14,7 +14,7 @@ from enginewright_serving.server.api.http_errors import error_response
 from enginewright_serving.server.api.http_routes import ServedResource
 from enginewright_serving.server.api.inference import InferenceService
 from enginewright_serving.server.api.metadata import EXTENSIONS, PLATFORM, describe
-from enginewright_serving.server.inference.request_failures import unexpected
+from enginewright_serving.server.inference.request_failures import report_unexpected
 from enginewright_serving.server.observe import memory
 from enginewright_serving.server.observe.health import HealthProblem
 from enginewright_serving.server.observe.statistics import statistics
@@ -87,7 +87,7 @@ class HttpResources:
         try:
             text = self._metrics.expose()
         except Exception:  # noqa: BLE001 - an internal error fails requests, not the connections
-            return error_response(unexpected("writing the metrics"))
+            return error_response(report_unexpected("writing the metrics"))
         return HttpResponse(200, figures.CONTENT_TYPE, [text], len(text))
 
 

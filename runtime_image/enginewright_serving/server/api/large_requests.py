@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from enginewright_runtime.core.request_errors import RequestError
 
-from enginewright_serving.server.inference.request_failures import unexpected
+from enginewright_serving.server.inference.request_failures import report_unexpected
 from enginewright_serving.server.inference.request_threads import RequestThreads
-from enginewright_serving.server.protocol.decode import Feeds, held_bytes
+from enginewright_serving.server.protocol.decode import Feeds, count_held_bytes
 from enginewright_serving.server.protocol.priorities import DEFAULT
 from enginewright_serving.transport.call import InferenceCall
 from enginewright_serving.transport.inflight import InFlight
@@ -45,11 +45,11 @@ class LargeRequests:
         self._thread.submit(
             call,
             partial(_decode, work, body),
-            partial(self._decoded, call, time.monotonic(), submit, refuse),
+            partial(self._on_decoded, call, time.monotonic(), submit, refuse),
             gives_way=not call.reserved,
         )
 
-    def _decoded(
+    def _on_decoded(
         self,
         call: InferenceCall,
         arrived: float,
@@ -62,9 +62,9 @@ class LargeRequests:
             self._inflight.hold(call, held)
             submit(plan, feeds, time.monotonic() - arrived)
         except RequestError as error:
-            refusal = error.detached()
+            refusal = error.detach()
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
-            refusal = unexpected("decoding a request")
+            refusal = report_unexpected("decoding a request")
         else:
             return
         refuse(refusal)
@@ -73,4 +73,4 @@ class LargeRequests:
 def _decode(work: Callable[[], _Decoded[_P]], body: Body) -> tuple[_P, Feeds, int]:
     """Return the plan of a request, its inputs, and the bytes that they take."""
     plan, feeds = work()
-    return plan, feeds, held_bytes(feeds, body.view())
+    return plan, feeds, count_held_bytes(feeds, body.view())

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from enginewright_contract.task import ServeTask
 from enginewright_runtime.core.request_errors import RequestError
-from enginewright_runtime.session.processing.frames import held_bytes
+from enginewright_runtime.session.processing.frames import count_bytes
 from enginewright_runtime.session.processing.process import StepProcess
 
 import enginewright_serving.server.observe.metrics as figures
@@ -22,7 +22,7 @@ from enginewright_serving.server.api.inference import WAITING_COPIES, InferenceS
 from enginewright_serving.server.inference.job import Job, RequestPlan, Responder
 from enginewright_serving.server.inference.processing.runs import StepRuns
 from enginewright_serving.server.inference.processing.served import ServedSteps, StepRoute
-from enginewright_serving.server.inference.request_failures import busy, unexpected
+from enginewright_serving.server.inference.request_failures import busy, report_unexpected
 from enginewright_serving.server.inference.request_threads import RequestThreads
 from enginewright_serving.server.protocol.decode import Feeds
 from enginewright_serving.server.protocol.priorities import LOWEST
@@ -138,12 +138,12 @@ class ChainedRequests:
         self._pool.submit(
             call,
             partial(self._runs.before, feeds),
-            partial(self._prepared, call, plan, feeds, responder, waited, now, refuse),
+            partial(self._on_prepared, call, plan, feeds, responder, waited, now, refuse),
             priority=priority,
             deadline=now + wait if wait else 0.0,
         )
 
-    def _prepared(
+    def _on_prepared(
         self,
         call: InferenceCall,
         asked: RequestPlan,
@@ -159,15 +159,15 @@ class ChainedRequests:
             seconds = time.monotonic() - began
             if call.of_client:
                 self._metrics.steps[figures.PREPROCESS].observe(seconds)
-            self._inflight.hold(call, call.accounted + held_bytes(produced.values()))
+            self._inflight.hold(call, call.accounted + count_bytes(produced.values()))
             route = self._steps.route(asked.outputs)
-            kept = self._runs.kept(route, feeds, produced)
+            kept = self._runs.select_values(route, feeds, produced)
             plan = _ModelPlan(route.model_outputs, asked.timeout, asked, feeds, kept, route)
             self._inference.submit(call, plan, own, responder, waited=waited + seconds)
         except RequestError as error:
-            refusal = error.detached()
+            refusal = error.detach()
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
-            refusal = unexpected("running the steps before the model")
+            refusal = report_unexpected("running the steps before the model")
         else:
             return
         refuse(refusal)
@@ -186,11 +186,11 @@ class ChainedRequests:
         self._pool.submit(
             job.call,
             partial(self._runs.after, plan.route, plan.values, given),
-            partial(self._processed, job, plan, given, time.monotonic()),
+            partial(self._on_processed, job, plan, given, time.monotonic()),
             priority=job.priority,
         )
 
-    def _processed(
+    def _on_processed(
         self,
         job: Job,
         plan: _ModelPlan,
@@ -207,7 +207,7 @@ class ChainedRequests:
         except RequestError as error:
             job.error = error
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
-            job.error = unexpected("running the steps after the model")
+            job.error = report_unexpected("running the steps after the model")
         else:
             if job.call.of_client:
                 self._metrics.steps[figures.POSTPROCESS].observe(time.monotonic() - began)

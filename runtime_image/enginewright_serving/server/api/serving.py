@@ -59,7 +59,7 @@ class RunningModel:
         if not self.worker.alive():
             return HealthProblem("an inference thread has ended", Reason.RUNS_FAIL)
         if self.worker.busy_seconds(time.monotonic()) > self._stuck_after:
-            return self._watchdog.stuck(self._stuck_after)
+            return self._watchdog.describe_stuck(self._stuck_after)
         return self._watchdog.why_not_live()
 
     def why_not_ready(self) -> HealthProblem | None:

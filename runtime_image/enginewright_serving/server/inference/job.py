@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from enginewright_runtime.core.request_errors import RequestError
 
 from enginewright_serving.server.inference.batching import elements_of, joinable, rows_of
-from enginewright_serving.server.inference.request_failures import unexpected
+from enginewright_serving.server.inference.request_failures import report_unexpected
 from enginewright_serving.server.protocol.decode import Feeds
 from enginewright_serving.server.protocol.priorities import HIGHEST, LOWEST
 from enginewright_serving.transport.call import InferenceCall
@@ -183,7 +183,7 @@ class Job:
 
 def fail_all(jobs: Iterable[Job], doing: str) -> None:
     """Fail those of `jobs` that have no result yet, which the caller owns, for the current exception; log it once."""
-    error, now = unexpected(doing), time.monotonic()
+    error, now = report_unexpected(doing), time.monotonic()
     for job in jobs:
         if job.arrays is None and job.error is None:
             job.error = error

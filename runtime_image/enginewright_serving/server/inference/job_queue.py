@@ -145,14 +145,14 @@ class JobQueue:
         if self._only is not None:
             return None
         now = time.monotonic()
-        if self._deferred and (overdue := self._overdue(now)) is not None:
+        if self._deferred and (overdue := self._find_overdue(now)) is not None:
             return self._undefer(overdue)
         if self._waiting:
             return self._first()
         if self._alone:  # the thread of that run looks next, unless it ends too late
             return self._latest() - now if self._deferred else None
         self._pauses.begin(now)
-        wait = self._deferred_in(now)
+        wait = self._find_deferred_wait(now)
         return self._undefer(self._deferred[0]) if wait == 0.0 else wait
 
     def _first(self) -> list[Job]:
@@ -203,7 +203,7 @@ class JobQueue:
             self._beside = 0
             self._let_all_begin()
 
-    def _deferred_in(self, now: float) -> float | None:
+    def _find_deferred_wait(self, now: float) -> float | None:
         """Return the seconds until the deferred jobs are checked again, if there are any."""
         if not self._deferred:
             return None
@@ -214,7 +214,7 @@ class JobQueue:
         """Return the time until which the most urgent deferred job may wait."""
         return min([job.latest for job in self._deferred])
 
-    def _overdue(self, now: float) -> Job | None:
+    def _find_overdue(self, now: float) -> Job | None:
         """Return a deferred job that waits no longer, if there is one, which may be behind others."""
         for job in self._deferred:
             if not self._deferring or job.call.abandoned or job.latest <= now:

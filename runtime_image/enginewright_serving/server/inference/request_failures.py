@@ -22,14 +22,14 @@ def queue_is_full(capacity: int) -> RequestError:
     return busy(f"the queue is full with {capacity} requests")
 
 
-def unexpected(doing: str) -> RequestError:
+def report_unexpected(doing: str) -> RequestError:
     """Log the current exception, and return the error for its client."""
     reference = secrets.token_hex(4)
     _log.exception("unexpected error while %s (reference %s)", doing, reference)
     return RequestError(500, f"unexpected error; see reference {reference} in the server's log")
 
 
-def failed_run(error: Exception, fault: Fault | None) -> RequestError:
+def describe_failed_run(error: Exception, fault: Fault | None) -> RequestError:
     """Return the error for the client whose run raised `error`, caused by `fault`."""
     if isinstance(error, RequestError):
         return error

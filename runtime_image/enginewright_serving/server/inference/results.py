@@ -9,7 +9,11 @@ from enginewright_runtime.core.request_errors import RequestError
 
 import enginewright_serving.server.observe.metrics as figures
 from enginewright_serving.server.inference.job import Job, Responder
-from enginewright_serving.server.inference.request_failures import busy, failed_run, unexpected
+from enginewright_serving.server.inference.request_failures import (
+    busy,
+    describe_failed_run,
+    report_unexpected,
+)
 from enginewright_serving.server.inference.run_errors import Fault
 from enginewright_serving.server.observe.buckets import ComputeBuckets
 from enginewright_serving.server.observe.watchdog import Watchdog
@@ -78,7 +82,7 @@ class InferenceResults:
     def answer(self, job: Job) -> None:
         """Answer a job with its outputs or its error."""
         if job.error is not None:
-            self._fail(job.call, job.responder, failed_run(job.error, job.fault))
+            self._fail(job.call, job.responder, describe_failed_run(job.error, job.fault))
         else:
             send = partial(job.responder.succeed, job)
             self._send(job.call, job.responder, send, "answering a request")
@@ -105,7 +109,7 @@ class InferenceResults:
         except RequestError as error:
             self._fail(call, responder, error)
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
-            self._fail(call, responder, unexpected(doing))
+            self._fail(call, responder, report_unexpected(doing))
 
     def refuse(self, job: Job, why: str) -> None:
         """Answer a job that a worker has given up."""

@@ -60,7 +60,7 @@ def fault_from_rerun(
     text = str(error)
     if control is not None or repeated is None:
         return Fault.SERVER
-    if memory is not None and _requested_bytes(text) > memory:
+    if memory is not None and _read_requested_bytes(text) > memory:
         return Fault.CLIENT
     return Fault.SERVER if _names_resources(text) else Fault.CLIENT
 
@@ -98,6 +98,6 @@ def _names_resources(text: str) -> bool:
     return is_out_of_memory(text) or _OF_THE_DEVICE.search(text) is not None
 
 
-def _requested_bytes(text: str) -> int:
+def _read_requested_bytes(text: str) -> int:
     match = _REQUESTED.search(text)
     return int(next(filter(None, match.groups()))) if match else 0

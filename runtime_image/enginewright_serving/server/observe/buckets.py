@@ -31,7 +31,7 @@ class ComputeBuckets:
         self._warmup: dict[int, float] = {}
         self._shapes: set[tuple[tuple[int, ...], ...]] = set()
 
-    def warmed_up(self, feeds: Feeds, seconds: float) -> None:
+    def add_warm_up(self, feeds: Feeds, seconds: float) -> None:
         """Count a warm-up run; the fastest of a size is kept."""
         size = _size(feeds)
         self._warmup[size] = min(seconds, self._warmup.get(size, seconds))

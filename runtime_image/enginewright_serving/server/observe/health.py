@@ -9,7 +9,7 @@ from typing import Final
 
 from enginewright_contract.reasons import Reason
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.session.device_errors import lost_device
+from enginewright_runtime.session.device_errors import find_lost_device
 
 _NEVER: Final = float("-inf")
 _FAILED_RUNS: Final = 3  # consecutive failed requests after which a golden sample is run
@@ -37,16 +37,16 @@ class RunHealth:
         self._suspected = False  # the driver has reported an error of the device
         self._problem: HealthProblem | None = None
 
-    def succeeded(self) -> None:
+    def on_success(self) -> None:
         """A request's run has succeeded."""
         self._failures = 0
         self._problem = None
 
-    def failed(self) -> None:
+    def on_failure(self) -> None:
         """A request's run has failed."""
         self._failures += 1
 
-    def reported(self, xid: int) -> None:
+    def on_xid(self, xid: int) -> None:
         """The driver has reported a critical error, possibly of another process."""
         self._xid = xid
         self._suspected = True
@@ -57,13 +57,13 @@ class RunHealth:
             return None
         return max(0.0, self._tested + _RETEST_SECONDS - now)
 
-    def tested(self, error: str | None, now: float) -> None:
+    def on_test(self, error: str | None, now: float) -> None:
         """The golden sample has been run; `error` is None if it succeeded."""
         self._tested = now
         self._suspected = False
         if error is None:  # the inputs of the failed requests were the cause
             self._xid = None
-            self.succeeded()
+            self.on_success()
             return
         problem = self._name(error)
         if self._problem is None:
@@ -83,7 +83,7 @@ class RunHealth:
         allowed_seconds = _DEVICE_LOST_SECONDS if lost else _RUNS_FAIL_SECONDS
         return self._problem if now - self._since >= allowed_seconds else None
 
-    def stuck(self, seconds: float) -> HealthProblem:
+    def describe_stuck(self, seconds: float) -> HealthProblem:
         """Return the problem of a run that has taken more than `seconds`."""
         message = f"one run of the model has taken more than {seconds:.3g} s"
         if self._xid is not None:
@@ -91,7 +91,7 @@ class RunHealth:
         return HealthProblem(message, Reason.RUNS_FAIL)
 
     def _name(self, error: str) -> HealthProblem:
-        cause = lost_device(error)
+        cause = find_lost_device(error)
         if self._xid is not None:
             cause = f"{cause or plain(error)} (Xid {self._xid})"
         if cause is not None:

@@ -67,7 +67,7 @@ class Metrics(Collector):
         """Expose the metrics of `collector` too."""
         self._registry.register(collector)
 
-    def answered(self, status: int, began: float, received: int, sent: int) -> float:
+    def count_answer(self, status: int, began: float, received: int, sent: int) -> float:
         """Count a client's inference, whose head arrived at `began` (`time.monotonic()`); return when it was answered."""
         self.last_answer = now = time.monotonic()
         self.total[status // 100].observe(now - began)

@@ -31,9 +31,9 @@ class Watchdog:
         """Record whether a request's run succeeded."""
         with self._changed:
             if succeeded:
-                self._health.succeeded()
+                self._health.on_success()
                 return
-            self._health.failed()
+            self._health.on_failure()
             self._changed.notify()
 
     def listen(self, library: str = nvml.LIBRARY) -> None:
@@ -51,10 +51,10 @@ class Watchdog:
         with self._changed:
             return self._health.why_not_live(time.monotonic())
 
-    def stuck(self, seconds: float) -> HealthProblem:
+    def describe_stuck(self, seconds: float) -> HealthProblem:
         """Return the problem of a run that has taken more than `seconds`."""
         with self._changed:
-            return self._health.stuck(seconds)
+            return self._health.describe_stuck(seconds)
 
     def _watch(self) -> None:
         while True:
@@ -62,7 +62,7 @@ class Watchdog:
             error = self._run_known_valid()
             with self._changed:
                 before = self._health.why_not_ready()
-                self._health.tested(None if error is None else str(error), time.monotonic())
+                self._health.on_test(None if error is None else str(error), time.monotonic())
                 problem = self._health.why_not_ready()
             if problem is not None and problem != before:
                 _log.error("%s: %s", problem.reason, problem.message)
@@ -84,7 +84,7 @@ class Watchdog:
                 if (xid := events.wait(_EVENT_MILLISECONDS)) is not None:
                     _log.warning("the driver reports Xid %d", xid)
                     with self._changed:
-                        self._health.reported(xid)
+                        self._health.on_xid(xid)
                         self._changed.notify()
         except OSError as error:
             _log.warning("Xid events are no longer available: %s", error)

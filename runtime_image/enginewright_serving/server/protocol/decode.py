@@ -95,7 +95,7 @@ def large_bytes(signature: Signature, *, aligned: bool) -> float:
     return math.inf
 
 
-def held_bytes(feeds: Feeds, body: memoryview) -> int:
+def count_held_bytes(feeds: Feeds, body: memoryview) -> int:
     """Return the bytes that `feeds` take, with those of the body if one is a view of it."""
     memory = np.frombuffer(body, np.uint8)
     total = 0

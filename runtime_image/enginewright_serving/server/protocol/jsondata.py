@@ -37,9 +37,7 @@ def read(tensor: Tensor, data: object, shape: tuple[int, ...], count: int) -> ND
             cause = _misfit(data, shape, count)
         else:
             out_of_range = isinstance(error, OverflowError)
-            cause = (
-                f"must hold {_expected(datatype, out_of_range=out_of_range)} for {datatype.name}"
-            )
+            cause = f"must hold {_describe_expected(datatype, out_of_range=out_of_range)} for {datatype.name}"
     raise RequestError(400, f"input {tensor.name!r}: 'data' {cause}")
 
 
@@ -121,7 +119,7 @@ _CONVERTERS: Final[dict[str, Callable[[Datatype, list[Any]], NDArray[Any]]]] = {
 }
 
 
-def _expected(datatype: Datatype, *, out_of_range: bool) -> str:
+def _describe_expected(datatype: Datatype, *, out_of_range: bool) -> str:
     kind = datatype.dtype.kind
     if kind in "iu":
         return f"integers from {datatype.low} to {datatype.high}"

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from enginewright_runtime.core.request_errors import RequestError
-from enginewright_runtime.session.signature import Signature, Tensor, quoted_names, shown
+from enginewright_runtime.session.signature import Signature, Tensor, quote_names, show
 
 from enginewright_serving.server.protocol.priorities import PRIORITY
 
@@ -38,9 +38,9 @@ def check_parameters(names: Iterable[str], supported: Collection[str], where: st
     for name in names:
         if name not in supported:
             why = _WHY_NOT.get(
-                name, f"it is unknown; {where} takes {quoted_names(sorted(supported))}"
+                name, f"it is unknown; {where} takes {quote_names(sorted(supported))}"
             )
-            raise RequestError(400, f"parameter {shown(name)} of {where}: {why}")
+            raise RequestError(400, f"parameter {show(name)} of {where}: {why}")
 
 
 def check_identifier(identifier: str) -> None:
@@ -71,12 +71,12 @@ def find_input(signature: Signature, name: str, datatype: object, given: Collect
     if tensor is None:
         raise RequestError(
             400,
-            f"input {shown(name)} is unknown; the model's inputs are"
-            f" {quoted_names(signature.inputs)}",
+            f"input {show(name)} is unknown; the model's inputs are"
+            f" {quote_names(signature.inputs)}",
         )
     if datatype != tensor.datatype.name:
         raise RequestError(
-            400, f"input {name!r}: datatype {shown(datatype)}, expected {tensor.datatype.name!r}"
+            400, f"input {name!r}: datatype {show(datatype)}, expected {tensor.datatype.name!r}"
         )
     if name in given:
         raise RequestError(400, f"input {name!r} is given twice")
@@ -87,7 +87,7 @@ def check_inputs(signature: Signature, shapes: dict[str, tuple[int, ...]]) -> No
     """Refuse a request whose inputs, each valid, are not complete, or not valid together."""
     if len(shapes) != len(signature.inputs):
         missing = [name for name in signature.inputs if name not in shapes]
-        raise RequestError(400, f"missing input: {quoted_names(missing)}")
+        raise RequestError(400, f"missing input: {quote_names(missing)}")
     strings = sum(
         math.prod(shape)
         for name, shape in shapes.items()
@@ -115,8 +115,8 @@ def find_output(signature: Signature, name: str, given: Collection[str]) -> Tens
     if tensor is None:
         raise RequestError(
             400,
-            f"output {shown(name)} is unknown; the model's outputs are"
-            f" {quoted_names(signature.outputs)}",
+            f"output {show(name)} is unknown; the model's outputs are"
+            f" {quote_names(signature.outputs)}",
         )
     if name in given:
         raise RequestError(400, f"output {name!r} is requested twice")

@@ -46,7 +46,7 @@ def check_engine_files(
     """Refuse an engine that is damaged or cannot run here, before loading it, since an engine is code."""
     version = backend.version() if backend.complete() else None
     check_engine(artifact / engine.file, engine, task.compute_capability, version)
-    if damaged := damaged_file(artifact, manifest, but=engine.file):
+    if damaged := find_damaged_file(artifact, manifest, but=engine.file):
         raise StageFailure(
             Reason.ENGINE_CORRUPT, f"{damaged} does not match its digest in the engine's manifest"
         )
@@ -76,7 +76,7 @@ def check_processor(manifest: Manifest, processor: Processor) -> str | None:
     return different
 
 
-def damaged_file(artifact: Path, manifest: Manifest, but: str | None = None) -> str | None:
+def find_damaged_file(artifact: Path, manifest: Manifest, but: str | None = None) -> str | None:
     """Return the first file, other than `but`, that differs from the manifest, if one does."""
     for file in manifest.files:
         if file.path == but:

@@ -198,7 +198,7 @@ class BatchProver(RunProver):
                 split(self._run(feeds), [1] * count)
             taken = self._end_run(began)
             best = min(best, taken)
-            self._buckets.warmed_up(feeds, taken)
+            self._buckets.add_warm_up(feeds, taken)
             if number and self._clock() > end:
                 break
         return best

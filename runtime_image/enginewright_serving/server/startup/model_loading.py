@@ -23,9 +23,9 @@ from enginewright_runtime.session.signature import (
     read_signature,
 )
 
-from enginewright_serving.manifest import served_profiles
+from enginewright_serving.manifest import list_profiles
 from enginewright_serving.server.observe.buckets import ComputeBuckets
-from enginewright_serving.server.startup.artifact import damaged_file
+from enginewright_serving.server.startup.artifact import find_damaged_file
 from enginewright_serving.server.startup.proofs import StartupProver
 from enginewright_serving.server.startup.runtime_cache import RuntimeCache
 
@@ -53,7 +53,7 @@ def load_session(
             runtime_cache=runtime_cache,
         )
     except SessionError as error:
-        if damaged := damaged_file(artifact, manifest):
+        if damaged := find_damaged_file(artifact, manifest):
             raise StageFailure(
                 Reason.ARTIFACT_CORRUPT, f"{damaged} does not match its digest in the manifest"
             ) from error
@@ -95,7 +95,7 @@ def read_model(
         signature = read_signature(
             loaded.session.get_inputs(),
             loaded.session.get_outputs(),
-            served_profiles(manifest),
+            list_profiles(manifest),
             least=0 if loaded.placement.accepts_empty else 1,
         )
         samples = read_samples(

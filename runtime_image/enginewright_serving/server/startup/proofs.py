@@ -11,13 +11,13 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.proof.parity.comparison import Comparison, scales_of
 from enginewright_runtime.proof.parity.tolerances import Tolerances
-from enginewright_runtime.session.device_errors import lost_device
+from enginewright_runtime.session.device_errors import find_lost_device
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import GoldenSample, type_name
 from enginewright_runtime.session.signature import Signature
 from numpy.typing import NDArray
 
-from enginewright_serving.manifest import served_profiles
+from enginewright_serving.manifest import list_profiles
 from enginewright_serving.server.observe.buckets import ComputeBuckets
 from enginewright_serving.server.protocol.decode import Feeds
 from enginewright_serving.server.startup.warm_up import profile_points, step_points
@@ -63,7 +63,7 @@ class StartupProver:
             _log.warning("no output can be compared: all vary, and their distribution is unknown")
         points = [(f"golden sample {sample.name!r}", sample.feeds) for sample in samples]
         for label, feeds in profile_points(
-            [sample.feeds for sample in samples], served_profiles(manifest)
+            [sample.feeds for sample in samples], list_profiles(manifest)
         ):
             progress(f"warming up {label}")
             self._run(feeds, label)
@@ -81,7 +81,7 @@ class StartupProver:
         """Run the sizes between those of the profiles; return those that the model accepts."""
         began = time.monotonic()
         done: list[tuple[str, Feeds]] = []
-        points = step_points(feeds_run, served_profiles(manifest))
+        points = step_points(feeds_run, list_profiles(manifest))
         for number, (label, feeds) in enumerate(points, 1):
             if time.monotonic() - began > _STEP_SECONDS:
                 _log.warning(
@@ -116,14 +116,14 @@ class StartupProver:
         except Exception as error:
             # ONNX Runtime's exceptions have no common base class but Exception
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
-            lost = lost_device(str(error))
+            lost = find_lost_device(str(error))
             raise StageFailure(
                 Reason.DEVICE_LOST if lost else Reason.PARITY_FAILED,
                 f"the backend fails on {label} ({shapes}): {lost or plain(str(error))}",
             ) from error
         seconds = time.monotonic() - began
         self._slowest = max(self._slowest, seconds)
-        self._buckets.warmed_up(feeds, seconds)
+        self._buckets.add_warm_up(feeds, seconds)
         return arrays
 
     def _compare(

@@ -17,7 +17,7 @@ from enginewright_serving.transport.call import InferenceCall
 from enginewright_serving.transport.compression import (
     CompressionError,
     Decompression,
-    stated_size,
+    read_stated_size,
 )
 from enginewright_serving.transport.grpc import status as statuses
 from enginewright_serving.transport.grpc.head import CallHead, call_head
@@ -28,7 +28,7 @@ from enginewright_serving.transport.http2.hpack import literal
 from enginewright_serving.transport.http2.session import Session
 from enginewright_serving.transport.http2.stream import Stream
 from enginewright_serving.transport.http_application import ConnectionApplication
-from enginewright_serving.transport.message import JOINED_BYTES, Body, charged_bytes
+from enginewright_serving.transport.message import JOINED_BYTES, Body, count_charged_bytes
 from enginewright_serving.transport.pace import TransferPace
 from enginewright_serving.transport.request_context import (
     REQUEST_ID,
@@ -69,7 +69,7 @@ class GrpcApplication(ConnectionApplication[Http2Connection], Protocol):
     def admit(self, call: "GrpcCall") -> Status | None:
         """Check a call's method and metadata; a status refuses it before its message is read."""
 
-    def aligned_at(self, beginning: memoryview) -> int:
+    def find_alignment(self, beginning: memoryview) -> int:
         """Return which byte of a message with this `beginning` should be on a 64-byte boundary."""
 
     def check_size(self, call: "GrpcCall", size: int) -> Status | None:
@@ -84,7 +84,7 @@ class GrpcApplication(ConnectionApplication[Http2Connection], Protocol):
     def release(self, call: "GrpcCall") -> None:
         """Release the slot and the bytes of the call; idempotent."""
 
-    def answered(self, call: "GrpcCall") -> None:
+    def on_answered(self, call: "GrpcCall") -> None:
         """Count a call that is `counted`, whose response is written."""
 
     def serve(self, call: "GrpcCall") -> Reply | Status | None:
@@ -223,7 +223,7 @@ class GrpcCall(InferenceCall):
             return None
         return self._view[self._filled : self._filled + size] or None
 
-    def received(self, size: int) -> None:
+    def on_received(self, size: int) -> None:
         """Count bytes that were read directly."""
         self._filled += size
         self._charge(self._filled)
@@ -258,10 +258,10 @@ class GrpcCall(InferenceCall):
             self._refuse(_TOO_SLOW)
         self._answer_refused()
 
-    def sent(self) -> None:
+    def on_sent(self) -> None:
         """Count the call."""
         if self.counted:
-            self._app.answered(self)
+            self._app.on_answered(self)
 
     def cancel(self) -> None:
         """Drop the call, which the client has abandoned."""
@@ -297,14 +297,16 @@ class GrpcCall(InferenceCall):
         self.holding = holding = Holding(self._give_up)
         holding.is_exempt = self.reserved
         if len(beginning) < length:
-            if session.streams.awaited() + length > account.limit and not self.reserved:
+            if session.streams.count_awaited_bytes() + length > account.limit and not self.reserved:
                 why = f"the connection announces more than {account.limit} bytes of messages"
                 self._refuse(self._app.refuse_bytes(self, why))
                 self._discard_at_least(length)
                 return
             account.begin(holding, session.transfers.pace(self._stream))
         # a small tensor is copied faster than its place is found
-        place = 0 if self._compressed or length <= JOINED_BYTES else self._app.aligned_at(beginning)
+        place = (
+            0 if self._compressed or length <= JOINED_BYTES else self._app.find_alignment(beginning)
+        )
         self.message = Body(length, place, arrives=len(beginning) < length)
         self._view = self.message.view()
 
@@ -315,7 +317,7 @@ class GrpcCall(InferenceCall):
             room = view[self._filled :]
             taken = min(len(part), len(room))
             room[:taken] = part[:taken]
-            self.received(taken)
+            self.on_received(taken)
             part, view = part[taken:], self._view
 
     def _charge(self, arrived: int) -> None:
@@ -326,7 +328,7 @@ class GrpcCall(InferenceCall):
         if arrived < holding.size:
             return
         account = self._app.inflight.account
-        if account.hold(holding, charged_bytes(arrived, message.length)):
+        if account.hold(holding, count_charged_bytes(arrived, message.length)):
             if holding.progress is not None and arrived == message.length:
                 account.end(holding)
             return
@@ -367,7 +369,7 @@ class GrpcCall(InferenceCall):
 
     def _decompress(self, message: memoryview) -> None:
         try:
-            size = stated_size(message)
+            size = read_stated_size(message)
         except CompressionError as error:
             self.fail(_not_decompressed(error))
             return
@@ -391,7 +393,7 @@ class GrpcCall(InferenceCall):
         account, holding, compressed = self._app.inflight.account, self.holding, self.message
         assert holding is not None  # noqa: S101 - the call is not answered
         assert compressed is not None  # noqa: S101 - likewise
-        size = compressed.length + charged_bytes(work.filled, out.length)
+        size = compressed.length + count_charged_bytes(work.filled, out.length)
         if not account.hold(holding, size):
             self.fail(self._app.refuse_bytes(self, "too many bytes are in flight"))
         elif complete:

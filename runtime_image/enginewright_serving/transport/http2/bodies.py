@@ -104,12 +104,12 @@ class Bodies:
             return None
         return self._streams.arriving.handler.memory(self._left)
 
-    def received(self, size: int) -> None:
+    def on_received(self, size: int) -> None:
         """Take bytes that were read into `memory`."""
         self._left -= size
         stream = self._streams.arriving
         if stream is not None:
-            stream.handler.received(size)
+            stream.handler.on_received(size)
             if not self._left:
                 self._end()
 

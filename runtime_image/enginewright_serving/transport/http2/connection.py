@@ -88,8 +88,8 @@ class Http2Connection(PausingProtocol):
             abort=self.abort,
         )
         self._bodies, self._streams = session.bodies, session.streams
-        sender.sent, sender.sent_data = session.sent, session.sent_data
-        if self._app.connected(self):
+        sender.sent, sender.sent_data = session.on_sent, session.on_sent_data
+        if self._app.add_connection(self):
             self._flush()
         else:
             self._fail(
@@ -106,7 +106,7 @@ class Http2Connection(PausingProtocol):
         self._app.inflight.account.release(self._unwritten)
         self._unwritten.close()
         self._session.close(self._app.turns)
-        self._app.disconnected(self)
+        self._app.remove_connection(self)
 
     @override
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -148,7 +148,7 @@ class Http2Connection(PausingProtocol):
         self._read_by = now + transfer_seconds(self._settings, unwritten)
         self._pause_reading()
         account, holding = self._app.inflight.account, self._unwritten
-        if not account.hold(holding, account.charged_response(unwritten)):
+        if not account.hold(holding, account.limit_response(unwritten)):
             self.abort()
             return
         account.begin(holding, TransferPace(now, self._settings))
@@ -179,7 +179,7 @@ class Http2Connection(PausingProtocol):
             return
         if pace := self._unwritten.progress:
             pace.update(now, self._unwritten.size - transport.get_write_buffer_size())
-        if not self._held_up() and now > self._part_since + self._settings.head_seconds:
+        if not self._is_held_up() and now > self._part_since + self._settings.head_seconds:
             self._fail(
                 ConnectionFaultError(ErrorCode.ENHANCE_YOUR_CALM, "a frame took too long to arrive")
             )
@@ -286,7 +286,7 @@ class Http2Connection(PausingProtocol):
         self._direct = None
         self._processing = True
         try:
-            self._bodies.received(size)
+            self._bodies.on_received(size)
         except ConnectionFaultError as fault:
             self._fail(fault)
         finally:
@@ -334,17 +334,17 @@ class Http2Connection(PausingProtocol):
     @override
     def _continue(self) -> None:
         """Process pending input, and resume reading."""
-        if self._held_up():
+        if self._is_held_up():
             return
         data, at = self._pending, self._pending_at
         self._pending, self._pending_at = b"", 0
         if data:
             self._process(data, at, len(data))
-        if not self._held_up():
+        if not self._is_held_up():
             self._turns_since = NEVER
             self._resume_reading()
 
-    def _held_up(self) -> bool:
+    def _is_held_up(self) -> bool:
         return self._yielded or self._sender.paused or self._transport is None
 
     # Writing.

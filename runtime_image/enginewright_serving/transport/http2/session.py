@@ -152,9 +152,9 @@ class Session:
         self.transfers.close()
         self.sender.close()
 
-    def sent(self, stream: Stream) -> None:
+    def on_sent(self, stream: Stream) -> None:
         """Close the stream of a request whose response is written."""
-        stream.handler.sent()
+        stream.handler.on_sent()
         if stream.receiving:  # the rest of the request is not needed (8.1)
             self.sender.write(frames.reset(stream.id, ErrorCode.NO_ERROR))
         if stream.outgoing is not None:
@@ -163,7 +163,7 @@ class Session:
         self._frames.earn(_REQUEST_EARNS)
         self._resets.earn(1)
 
-    def sent_data(self) -> None:
+    def on_sent_data(self) -> None:
         """Allow the WINDOW_UPDATE frames that a sent DATA frame leads to."""
         self._frames.earn(_DATA_EARNS)
 
@@ -174,7 +174,7 @@ class Session:
         if self.streams.open.get(stream.id) is not stream:
             return True
         if self.sender.respond(stream, block, parts, length, trailers):
-            self.sent(stream)
+            self.on_sent(stream)
         elif self.transfers.charge(stream, length):
             self.sender.wait(stream, block, parts, trailers)
             self.sender.pump()

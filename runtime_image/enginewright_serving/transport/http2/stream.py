@@ -33,7 +33,7 @@ class RequestHandler(Protocol):
     def memory(self, size: int) -> memoryview | None:
         """Return where up to `size` next bytes of the body belong, to be read there directly."""
 
-    def received(self, size: int) -> None:
+    def on_received(self, size: int) -> None:
         """Take `size` bytes that were read into `memory`."""
 
     def end(self) -> None:
@@ -42,7 +42,7 @@ class RequestHandler(Protocol):
     def expire(self) -> None:
         """Refuse the request, which takes too long to arrive."""
 
-    def sent(self) -> None:
+    def on_sent(self) -> None:
         """Count the request, whose response is written completely."""
 
     def cancel(self) -> None:

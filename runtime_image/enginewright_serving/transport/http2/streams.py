@@ -69,6 +69,6 @@ class Streams:
         oldest = next(iter(self.open.values()), None)
         return self.idle_since if oldest is None else oldest.started
 
-    def awaited(self) -> int:
+    def count_awaited_bytes(self) -> int:
         """Return the bytes of all messages that are arriving."""
         return sum(stream.handler.awaited for stream in self.open.values())

@@ -80,7 +80,7 @@ class Transfers:
         account = self._account
         holding = Holding(partial(self._give_up, stream))
         holding.is_exempt = stream.handler.reserved
-        if not account.hold(holding, account.charged_response(length)):
+        if not account.hold(holding, account.limit_response(length)):
             return False
         stream.outgoing = holding
         stream.pace = TransferPace(time.monotonic(), self._settings)

@@ -12,7 +12,7 @@ from typing import Final
 from enginewright_contract.measurements import Measurements
 
 from enginewright.analysis.comparison import RevisionComparison
-from enginewright.analysis.result import AnalysisLimits, AnalysisResult, joined
+from enginewright.analysis.result import AnalysisLimits, AnalysisResult, join_results
 from enginewright.api.inference_model import InferenceModelSpec, Rollout
 from enginewright.api.inference_model_status import RolloutFailure, TargetPhase, TargetRevision
 from enginewright.api.scalars import duration, share
@@ -156,7 +156,7 @@ def result_of(comparisons: Collection[RevisionComparison]) -> AnalysisResult:
     """Return the result of the comparisons together, inconclusive until all are made, or if there are none."""
     results = [comparison.result for comparison in comparisons if comparison.result]
     made = len(results) == len(comparisons) > 0
-    return joined(results) if made else AnalysisResult("inconclusive")
+    return join_results(results) if made else AnalysisResult("inconclusive")
 
 
 def have_started(facts: Facts, pods: Iterable[PodView]) -> bool:

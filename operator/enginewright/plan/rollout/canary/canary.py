@@ -42,11 +42,11 @@ from enginewright.plan.rollout.canary.pods import (
     first_refusal,
     is_available,
     is_behind_service,
-    planned_counts,
+    plan_counts,
     service_labels,
     serving_canaries,
 )
-from enginewright.plan.rollout.canary.rollback import rejected, rejection
+from enginewright.plan.rollout.canary.rollback import reject, rejection
 from enginewright.plan.rollout.canary.transitions import COMPARED, Seen, Stage, advance
 from enginewright.plan.rollout.failures import PodFailures, pod_failures
 from enginewright.plan.rollout.pod_counts import asks_for_pods, replicas_by_class
@@ -128,7 +128,7 @@ def why_held(spec: InferenceModelSpec, revision: Revision, stable: Revision | No
     return Wait(StatusReason.SIGNATURE_CHANGED, message)
 
 
-def widened(revision: Revision, stable: Revision | None) -> str:
+def describe_widening(revision: Revision, stable: Revision | None) -> str:
     """Return what more clients may send or get, as a sentence, if anything."""
     compatible = _differences(revision, stable).compatible
     return f"clients may use more: {'; '.join(compatible[:_SHOWN])}" if compatible else ""
@@ -223,7 +223,7 @@ def bring_up(
         facts, revision.name, stable.name, failures, left_to_others, analysis.result
     )
     if why:
-        back = rejected(facts, revision, stable, why, failures, restores=restores)
+        back = reject(facts, revision, stable, why, failures, restores=restores)
         return replace(back, comparisons=analysis.comparisons)
     stage = _stage(facts.model.status, revision.name, before, deployments)
     candidate = _CandidateRevision(
@@ -236,7 +236,7 @@ def _proceed(facts: Facts, candidate: _CandidateRevision) -> BringUp:
     """Return what becomes of a revision that nothing rejects."""
     revision, stable, analysis = candidate.revision, candidate.stable, candidate.analysis
     spec = facts.model.spec
-    planned = _planned(facts, candidate, candidate.before.step if candidate.before else 0)
+    planned = _plan_pods(facts, candidate, candidate.before.step if candidate.before else 0)
     skips = stable is None or _skips_analysis(facts, revision.name)
     direct = skips or not planned
     serving = ServingPods.PRESENT
@@ -283,8 +283,8 @@ def _proceed(facts: Facts, candidate: _CandidateRevision) -> BringUp:
     )
 
 
-def _planned(facts: Facts, candidate: _CandidateRevision, step: int) -> dict[str, int]:
-    return planned_counts(
+def _plan_pods(facts: Facts, candidate: _CandidateRevision, step: int) -> dict[str, int]:
+    return plan_counts(
         facts.model, facts.autoscalers, candidate.revision, candidate.deployments, step
     )
 
@@ -303,7 +303,7 @@ def _first_wait(
 def _canaries(facts: Facts, candidate: _CandidateRevision, stage: Stage) -> Mapping[str, int]:
     """Return the pods of the canary by class."""
     if stage.phase in COMPARED:
-        return _planned(facts, candidate, stage.step)
+        return _plan_pods(facts, candidate, stage.step)
     if stage.phase is TargetPhase.PROMOTING:
         return serving_canaries(facts, candidate.revision.name, candidate.pods)
     return {}
@@ -316,7 +316,7 @@ def _target(
     before, revision, stable = candidate.before, candidate.revision, candidate.stable
     is_new = before is None or (before.phase, before.step) != (stage.phase, stage.step)
     messages = (
-        wait.message if wait else widened(revision, stable),
+        wait.message if wait else describe_widening(revision, stable),
         shadow.unavailable(facts.model.spec, stable) if stage.phase in COMPARED else "",
     )
     return TargetRevision(

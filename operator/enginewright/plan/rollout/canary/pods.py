@@ -30,7 +30,7 @@ def canary_pods(pods: Collection[PodView], revision: str) -> list[PodView]:
     return [pod for pod in pods_of(pods, revision) if pod.is_canary]
 
 
-def planned_counts(
+def plan_counts(
     model: InferenceModel,
     autoscalers: Collection[AutoscalerView],
     revision: Revision,

@@ -11,7 +11,7 @@ from enginewright.manifests.labels import PROMOTE
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
 from enginewright.plan.history.outcomes import (
-    recorded_rejection,
+    find_rejection,
     rejection_by_user,
     rejection_of_spec_by_user,
 )
@@ -46,7 +46,7 @@ def rejection(
         return by_user
     if facts.model.metadata.annotations.get(PROMOTE) == revision:
         return None
-    if earlier := recorded_rejection(facts.revisions, revision):
+    if earlier := find_rejection(facts.revisions, revision):
         return earlier
     if failures.lasting and failures.lasting.reason in left_to_others:
         return None
@@ -56,7 +56,7 @@ def rejection(
     return failures.lasting or failure(revision, analysis)
 
 
-def rejected(
+def reject(
     facts: Facts,
     revision: Revision,
     stable: Revision | None,
@@ -116,7 +116,7 @@ def look_back(
     if passes and failed.under_requests:
         left = seconds_left(facts.model.spec, facts.now, pods, _LONG_AGO)
     if passes and left <= 0:
-        return rejected(facts, active, previous, failed.failure, PodFailures(), restores=True)
+        return reject(facts, active, previous, failed.failure, PodFailures(), restores=True)
     return BringUp(
         active,
         promotes=True,

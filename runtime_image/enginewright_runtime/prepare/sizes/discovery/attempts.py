@@ -18,10 +18,10 @@ from onnx import TensorProto
 
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.time_limit import TimeLimit
-from enginewright_runtime.prepare.sizes.discovery.hints import failed_node
+from enginewright_runtime.prepare.sizes.discovery.hints import find_failed_node
 from enginewright_runtime.prepare.sizes.discovery.problem import Point, Problem
 from enginewright_runtime.prepare.sizes.discovery.search import ExhaustedError, Outcome
-from enginewright_runtime.prepare.sizes.trial_run import bytes_of, ended_after, feeds_of
+from enginewright_runtime.prepare.sizes.trial_run import bytes_of, end_after, feeds_of
 from enginewright_runtime.proof.golden_inputs import Sample, draw
 
 RUNS: Final = 400
@@ -91,7 +91,7 @@ class TrialRuns:
             arrays = self._outputs_of(sample)
         except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors share no other base class
             error_text = str(error)
-            progress = self._order.get(failed_node(error_text) or "", -1)
+            progress = self._order.get(find_failed_node(error_text) or "", -1)
             message = _TOO_LONG if limit.over() else plain(error_text)
             outcome = Outcome(ran=False, message=message, progress=progress)
         else:
@@ -118,7 +118,7 @@ class TrialRuns:
         )
 
     def _outputs_of(self, sample: Sample) -> list[NDArray[Any] | ort.OrtValue]:
-        with ended_after(_RUN_SECONDS) as options:
+        with end_after(_RUN_SECONDS) as options:
             if self._half:
                 values = {name: self._value(name, input_) for name, input_ in sample.inputs.items()}
                 return list(self._session.run_with_ort_values(self._outputs, values, options))

@@ -51,7 +51,7 @@ def read(model: ModelProto, inputs: Sequence[str]) -> Clues:
         compared={
             name: constants
             for name, value in values.items()
-            if (constants := _compared(everywhere, value, numbers))
+            if (constants := _find_compared(everywhere, value, numbers))
         },
         sizes={
             name: sizes
@@ -103,7 +103,9 @@ def _tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
     yield from Constants(graph, replaceable=False).own().items()
 
 
-def _compared(readers: _Readers, value: Value, numbers: Mapping[str, float]) -> tuple[float, ...]:
+def _find_compared(
+    readers: _Readers, value: Value, numbers: Mapping[str, float]
+) -> tuple[float, ...]:
     """Return the constants that an input's own value is compared with, in the graph's order."""
     same = {value}
     constants: list[float] = []

@@ -33,7 +33,7 @@ _SIDES: Final = 2
 _LEAST_SIDE: Final = 8
 
 
-def failed_node(message: str) -> str | None:
+def find_failed_node(message: str) -> str | None:
     """Return the name of the node that failed, the innermost one if it is in a body."""
     names = [match["name"] for match in _NODE.finditer(message) if match["name"]]
     return names[-1] if names else None
@@ -42,7 +42,10 @@ def failed_node(message: str) -> str | None:
 def changes(message: str, point: Point, problem: Problem) -> list[Change]:
     """Return changes of `point` that a failed run's message suggests, the most likely first."""
     kept: list[Change] = []
-    for change in (*_named(message, problem), *_by_numbers(_numbers(message), point, problem)):
+    for change in (
+        *_parse_named(message, problem),
+        *_by_numbers(_numbers(message), point, problem),
+    ):
         if change not in kept and any(point[name] != size for name, size in change.items()):
             kept.append(change)
     batches = [item.name for item in problem.unknowns if item.role is Role.BATCH]
@@ -52,7 +55,7 @@ def changes(message: str, point: Point, problem: Problem) -> list[Change]:
     return kept[:_MAX_CHANGES]
 
 
-def _named(message: str, problem: Problem) -> Iterator[Change]:
+def _parse_named(message: str, problem: Problem) -> Iterator[Change]:
     """Yield changes that a message about an input states explicitly."""
     if (match := _RANK.search(message)) and (name := rank_of(match["name"])) in problem.choices:
         options = problem.choices[name]
@@ -89,7 +92,7 @@ def _by_numbers(numbers: Sequence[int], point: Point, problem: Problem) -> Itera
             for name in same:
                 yield {name: expected}
     yield from _areas(numbers, point, problem)
-    yield from _derived(numbers, sizes)
+    yield from _derive_changes(numbers, sizes)
 
 
 def _areas(numbers: Sequence[int], point: Point, problem: Problem) -> Iterator[Change]:
@@ -104,7 +107,7 @@ def _areas(numbers: Sequence[int], point: Point, problem: Problem) -> Iterator[C
                 yield dict.fromkeys(pixels, side)
 
 
-def _derived(numbers: Sequence[int], sizes: Point) -> Iterator[Change]:
+def _derive_changes(numbers: Sequence[int], sizes: Point) -> Iterator[Change]:
     """Yield changes if layers have derived the numbers from the sizes."""
     pairs = [*pairwise(numbers)]
     # no message says which number is actual and which expected; smaller sizes are tried first

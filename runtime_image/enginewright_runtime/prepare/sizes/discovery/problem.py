@@ -140,7 +140,7 @@ def pose(
     sized = {profile.input for profile in given}
     open_inputs = [spec for spec in inputs if spec.name not in sized]
     symbols = frozenset(item for spec in inputs for item in spec.shape if isinstance(item, str))
-    named = {corner: _named(inputs, given, corner) for corner in CORNERS}
+    named = {corner: _collect_named(inputs, given, corner) for corner in CORNERS}
     shapes: dict[str, tuple[Size, ...]] = {}
     places: dict[str, tuple[TensorSpec, int]] = {}
     choices: dict[str, Options] = {}
@@ -165,7 +165,7 @@ def pose(
         if options := _values(spec, clues):
             choices[values_of(spec.name)] = options
     unknowns = [
-        _unknown(name, spec, axis, clues, alone=len(inputs) == 1)
+        _make_unknown(name, spec, axis, clues, alone=len(inputs) == 1)
         for name, (spec, axis) in places.items()
     ]
     unknowns.sort(key=lambda item: item.role is not Role.BATCH)
@@ -195,7 +195,7 @@ def _values(spec: TensorSpec, clues: Clues) -> Options:
     return (*constants, DRAWN) if alone and _is_integer(spec) else (DRAWN, *constants)
 
 
-def _named(
+def _collect_named(
     inputs: Sequence[TensorSpec], given: Sequence[ShapeProfile], corner: str
 ) -> dict[str, int]:
     """Return the sizes of named dimensions in given profiles."""
@@ -223,7 +223,7 @@ def _size(name: str, axis: int, dimension: int | str | None, symbols: frozenset[
     return Size((dimension,))
 
 
-def _unknown(name: str, spec: TensorSpec, axis: int, clues: Clues, *, alone: bool) -> Unknown:
+def _make_unknown(name: str, spec: TensorSpec, axis: int, clues: Clues, *, alone: bool) -> Unknown:
     role = role_of(name, spec, axis, alone=alone)
     defaults = SIZES[role]
     clue = tuple(clues.sizes.get(spec.name, ())) if role is not Role.BATCH else ()

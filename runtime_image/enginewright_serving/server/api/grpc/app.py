@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from enginewright_contract.task import ServeTask
 from enginewright_runtime.core.request_errors import RequestError
-from enginewright_runtime.session.signature import Signature, shown
+from enginewright_runtime.session.signature import Signature, show
 from numpy.typing import NDArray
 
 from enginewright_serving.exchanges import LARGEST_BYTES
 from enginewright_serving.server.api.app import ServerApp
 from enginewright_serving.server.api.grpc.methods import MODEL_INFER, Methods
 from enginewright_serving.server.api.grpc.responder import GrpcResponder, status_of
-from enginewright_serving.server.inference.request_failures import busy, unexpected
+from enginewright_serving.server.inference.request_failures import busy, report_unexpected
 from enginewright_serving.server.protocol.decode import Feeds
 from enginewright_serving.server.protocol.grpc.decode import GrpcDecoder, GrpcPlan, GrpcRequest
 from enginewright_serving.server.protocol.grpc.encode import GrpcEncoder, http_request
@@ -91,7 +91,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         if call.method in self._methods:
             return None
         if call.method != MODEL_INFER:
-            method = shown(call.method.decode(errors="replace"))
+            method = show(call.method.decode(errors="replace"))
             return Status(Code.UNIMPLEMENTED, f"method {method} is not supported")
         try:
             self._inference.admit(call)
@@ -99,7 +99,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
             return self.refuse(call, error)
         return None
 
-    def aligned_at(self, beginning: memoryview) -> int:
+    def find_alignment(self, beginning: memoryview) -> int:
         """Return where the first raw tensor begins, so that it needs no copy."""
         return first_raw_tensor(beginning[:_LONGEST_BEGINNING]) or 0
 
@@ -126,11 +126,11 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         self.inflight.release(call)
         self._inference.release_probe(call)
 
-    def answered(self, call: GrpcCall) -> None:
+    def on_answered(self, call: GrpcCall) -> None:
         """Count an inference whose answer is written, and report it to observers."""
         status, began = HTTP_STATUS.get(call.status, 500), call.began
         received, sent = call.request_bytes, call.response_bytes
-        ended = self._metrics.answered(status, began, received, sent)
+        ended = self._metrics.count_answer(status, began, received, sent)
         if self._observers and call.context is not None:
             answered = Answered(
                 context=call.context,
@@ -159,7 +159,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         except RequestError as error:
             return self.refuse(call, error)
         except Exception:  # noqa: BLE001 - an internal error fails one call, not the connection
-            return self.refuse(call, unexpected("serving a call"))
+            return self.refuse(call, report_unexpected("serving a call"))
         return Reply([answer], len(answer))
 
     # Inference.

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from enginewright_contract.task import ServeTask
 from enginewright_runtime.core.request_errors import RequestError
-from enginewright_runtime.session.signature import shown
+from enginewright_runtime.session.signature import show
 from google.protobuf.message import DecodeError
 
 from enginewright_serving.server.api.inference import InferenceService
@@ -74,7 +74,7 @@ class Methods:
         model, revision = self._task.model, self._task.revision
         if name != model:
             raise RequestError(
-                404, f"model {shown(name)} is not served here; this server has {model!r}"
+                404, f"model {show(name)} is not served here; this server has {model!r}"
             )
         if version not in {"", "1", revision}:
             raise RequestError(
@@ -113,6 +113,6 @@ class Methods:
     def _health(self, request: Any) -> object:  # noqa: ANN401 - made at run time
         """Return whether the server is ready, for a kubelet's gRPC probe."""
         if request.service not in {"", SERVICE}:
-            raise RequestError(404, f"service {shown(request.service)} is unknown; use {SERVICE!r}")
+            raise RequestError(404, f"service {show(request.service)} is unknown; use {SERVICE!r}")
         ready = self._inference.why_not_ready() is None
         return messages.HealthResponse(status=_SERVING if ready else _NOT_SERVING)

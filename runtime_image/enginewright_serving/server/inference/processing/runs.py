@@ -58,13 +58,13 @@ class StepRuns:
                     steps.before, given, steps.before_outputs, _SECONDS, self._most_bytes
                 )
             except StepFailedError as error:
-                raise _failed(error, _BEFORE, 400) from None
+                raise _describe_failure(error, _BEFORE, 400) from None
         values = feeds | produced
         own = {name: values[name] for name in steps.model.inputs}
         _check_made(steps.model, own, produced)
         return own, produced
 
-    def kept(self, route: StepRoute, feeds: Feeds, produced: Feeds) -> Feeds:
+    def select_values(self, route: StepRoute, feeds: Feeds, produced: Feeds) -> Feeds:
         """Return what the steps after the model need of its request and of the steps before it."""
         if not route.after_outputs:
             return {}
@@ -80,7 +80,7 @@ class StepRuns:
                 steps.after, values, route.after_outputs, _SECONDS, self._inflight_bytes
             )
         except StepFailedError as error:
-            raise _failed(error, _AFTER, 500) from None
+            raise _describe_failure(error, _AFTER, 500) from None
 
 
 def _check_made(model: Signature, own: Feeds, produced: Feeds) -> None:
@@ -102,7 +102,7 @@ def _of_steps(error: RequestError) -> str:
     return f"after the {_BEFORE}, {error.message}"
 
 
-def _failed(error: StepFailedError, which: str, status: int) -> RequestError:
+def _describe_failure(error: StepFailedError, which: str, status: int) -> RequestError:
     """Return what a client is shown of a failure; `status` is of values that a step refuses."""
     where = f"step {label(error.step)}" if error.step else f"one of the {which}"
     if error.cause is Cause.VALUES:

@@ -120,7 +120,7 @@ def serve_steps(
     chain = connect(loaded, _publish(model))
     if problems := chain.problems():
         raise StageFailure(Reason.INVALID_MODEL, "; ".join(problems))
-    produced = chain.given("before")
+    produced = chain.list_produced("before")
     images = {name for fact in facts.values() for name in fact.images}
     return ServedSteps(
         signature=_signature(chain, model),
@@ -128,9 +128,9 @@ def serve_steps(
         executed=tuple(ExecutedStep(name=step.name, digest=step.digest) for step in loaded),
         before=tuple(step.name for step in loaded if step.name.startswith("before")),
         after=tuple(step.name for step in loaded if step.name.startswith("after")),
-        before_inputs=chain.taken("before") - produced,
-        before_outputs=produced & chain.taken("model", "after"),
-        after_inputs=chain.taken("after") - chain.given("after"),
+        before_inputs=chain.list_taken("before") - produced,
+        before_outputs=produced & chain.list_taken("model", "after"),
+        after_inputs=chain.list_taken("after") - chain.list_produced("after"),
         images=frozenset(images & chain.inputs.keys()),
         processes=processes,
         most_pixels=most // _PIXEL_BYTES,

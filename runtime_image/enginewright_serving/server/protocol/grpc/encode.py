@@ -56,7 +56,7 @@ class GrpcEncoder:
         plan, identifier = request.plan, request.identifier
         start = length_delimited(_ID, len(identifier)) + identifier if identifier else b""
         if not plan.raw:
-            return [start + self._typed(plan, arrays)]
+            return [start + self._encode_typed(plan, arrays)]
         tensors = [tensor_bytes(array) for array in arrays]
         before = self._before(plan, arrays, tensors)
         parts: Parts = [start + before[0]]
@@ -78,7 +78,7 @@ class GrpcEncoder:
                 plan.answers[shapes] = before
         return before
 
-    def _typed(self, plan: GrpcPlan, arrays: list[NDArray[Any]]) -> bytes:
+    def _encode_typed(self, plan: GrpcPlan, arrays: list[NDArray[Any]]) -> bytes:
         outputs: list[dict[str, Any]] = []
         for name, array in zip(plan.outputs, arrays, strict=True):
             contents = typed_contents.write(self._datatypes[name], array)
