@@ -50,7 +50,7 @@ def test_library_reports_its_architectures() -> None:
 def test_unsupported_device_says_why(
     capability: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CudaBackend, "offered", lambda _: True)
+    monkeypatch.setattr(CudaBackend, "is_offered", lambda _: True)
     monkeypatch.setattr(CudaBackend, "missing_libraries", lambda _: ())
     device = Device(Driver(needed=True, present=True), capability)
     with pytest.raises(

@@ -45,7 +45,7 @@ PHRASES: Final = {  # pattern -> remedy
     r"\banew\b": "write again, or a new one",
     r"\bsuch an? ": "write this, or name the thing",
     r"\bthat which\b|\bwhatever (?:an?|he|is|it|the|they|was)\b": "name the thing",
-    r"\b(?:thereby|therein|thereof|thus|hither|whence|unto)\b": "use a plain conjunction, or a second sentence",
+    r"\b(?:thereby|therein|thereof|thus|hither|unto)\b": "use a plain conjunction, or a second sentence",
     r", for (?:each|he|it|its|no|one|that|there|these|they|this|those|we) (?:are|can|do|does|had|has|have|is|was|were)\b": (
         "write because or as"
     ),

@@ -53,7 +53,7 @@ def test_they_come_in_one_order() -> None:
     assert [kind for kind in PASSES if kind.keep is Keep.MUST] == [first]
 
 
-@pytest.mark.parametrize("each", ALL, ids=lambda item: item.kind)
+@pytest.mark.parametrize("rewrite", ALL, ids=lambda item: item.kind)
 def test_a_child_is_given_the_same_pass(rewrite: AnyPass) -> None:
     given = dump_arguments(run_pass, rewrite, Path("in.onnx"), Path("out.onnx"))["rewrite"]
     assert TypeAdapter(type(rewrite)).validate_python(given) == rewrite

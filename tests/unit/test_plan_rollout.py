@@ -25,7 +25,7 @@ def revision(obj: dict[str, Any]) -> str:
     return str(obj["metadata"]["labels"]["enginewright.dev/revision"])
 
 
-@pytest.mark.parametrize("name", ["desired_counts", "progress_of"])
+@pytest.mark.parametrize("name", ["count_desired", "progress_of"])
 def test_counts_and_progress_are_computed_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
     find = getattr(pod_counts, name)

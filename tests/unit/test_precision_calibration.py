@@ -62,7 +62,7 @@ def test_samples_lie_along_the_first_axis(order: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "array", "samples", "each"),
+    ("shape", "array", "samples", "item"),
     [
         ((2, 3), (6, 3), 3, (2, 3)),  # a fixed batch takes several rows
         ((2, 3), (7, 3), 3, (2, 3)),  # the rest is too few

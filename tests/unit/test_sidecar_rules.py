@@ -70,7 +70,7 @@ def test_every_check_is_unknown_until_it_has_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "outcome", [CheckResult.ok(), CheckResult.failed(Reason.PARITY_FAILED, "wrong")]
+    "outcome", [CheckResult.as_ok(), CheckResult.as_failed(Reason.PARITY_FAILED, "wrong")]
 )
 def test_a_finding_is_unknown_again_when_it_is_old(outcome: CheckResult) -> None:
     board = CheckBoard()
@@ -83,7 +83,7 @@ def test_a_finding_is_unknown_again_when_it_is_old(outcome: CheckResult) -> None
 
 def test_a_run_that_finds_nothing_leaves_the_last_finding_for_its_time() -> None:
     board = CheckBoard()
-    board.record(Check.GOLDEN, CheckResult.ok("right"), 10.0)
+    board.record(Check.GOLDEN, CheckResult.as_ok("right"), 10.0)
     board.miss(Check.GOLDEN, "too busy")
     assert board.verdict(Check.GOLDEN, 9.0).message == "right"
     assert board.verdict(Check.GOLDEN, 11.0).message == "too busy"
@@ -91,9 +91,9 @@ def test_a_run_that_finds_nothing_leaves_the_last_finding_for_its_time() -> None
 
 def test_failures_are_counted_by_check() -> None:
     board = CheckBoard()
-    board.record(Check.GOLDEN, CheckResult.failed(Reason.PARITY_FAILED, ""), 1.0)
-    board.record(Check.GOLDEN, CheckResult.ok(), 1.0)
-    board.record(Check.GOLDEN, CheckResult.ok(), 1.0)
+    board.record(Check.GOLDEN, CheckResult.as_failed(Reason.PARITY_FAILED, ""), 1.0)
+    board.record(Check.GOLDEN, CheckResult.as_ok(), 1.0)
+    board.record(Check.GOLDEN, CheckResult.as_ok(), 1.0)
     assert board.failures[Check.GOLDEN] == 1
     assert set(board.failures) == set(Check)
 

@@ -47,17 +47,17 @@ def compare(
 def outcome(manifest: Manifest, comparison: tuple[str, Slowness] | None) -> CheckResult:
     """Return the check's result for a result of `compared`."""
     if comparison is None:
-        return CheckResult.unknown(_why_not(manifest))
+        return CheckResult.as_unknown(_why_not(manifest))
     shapes, slowness = comparison
     usual = (
         f"{slowness.limit:g} times the benchmark of the class, {milliseconds(slowness.usual)}"
         f" for shapes {shapes!r}"
     )
     if slowness.exceeds:
-        return CheckResult.failed(
+        return CheckResult.as_failed(
             Reason.SLOWER_THAN_BENCHMARK, f"runs take more than {usual}, in the model only"
         )
-    return CheckResult.ok(f"runs take no more than {usual}")
+    return CheckResult.as_ok(f"runs take no more than {usual}")
 
 
 def _why_not(manifest: Manifest) -> str:

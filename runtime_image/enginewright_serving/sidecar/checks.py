@@ -19,17 +19,17 @@ class CheckResult:
     message: str = ""
 
     @classmethod
-    def ok(cls, message: str = "") -> Self:
+    def as_ok(cls, message: str = "") -> Self:
         """Return the result of a check that passed."""
         return cls("ok", None, message)
 
     @classmethod
-    def failed(cls, reason: Reason, message: str) -> Self:
+    def as_failed(cls, reason: Reason, message: str) -> Self:
         """Return the result of a check that failed."""
         return cls("failed", reason, message)
 
     @classmethod
-    def unknown(cls, message: str, reason: Reason | None = None) -> Self:
+    def as_unknown(cls, message: str, reason: Reason | None = None) -> Self:
         """Return an unknown result, with a `reason` if it will remain unknown."""
         return cls("unknown", reason, message)
 

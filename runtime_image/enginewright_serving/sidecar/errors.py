@@ -44,16 +44,16 @@ class ErrorShare:
     def outcome(self) -> CheckResult:
         """Return the check's result for the responses of the window."""
         if not self._seen:
-            return CheckResult.unknown("the server has not reported its responses yet")
+            return CheckResult.as_unknown("the server has not reported its responses yet")
         before, after = self._seen[0][1], self._seen[-1][1]
         delta = {code: count - before.get(code, 0) for code, count in after.items()}
         total = sum(delta.values())
         if total < _LEAST:
-            return CheckResult.unknown("too few requests")
+            return CheckResult.as_unknown("too few requests")
         errors = {code: count for code, count in delta.items() if code >= 500 and count}
         if sum(errors.values()) > _SHARE * total:
             codes = ", ".join(str(code) for code in sorted(errors))
-            return CheckResult.failed(
+            return CheckResult.as_failed(
                 Reason.TOO_MANY_ERRORS,
                 f"more than {_SHARE:.0%} of the requests fail with {codes}",
             )
@@ -61,4 +61,4 @@ class ErrorShare:
         reported = f"at most {_SHARE:.0%} of the requests fail"
         if refused > _MANY_REFUSALS * total:
             reported += "; more than half are refused as invalid (4xx)"
-        return CheckResult.ok(reported)
+        return CheckResult.as_ok(reported)

@@ -65,8 +65,8 @@ def _wrong(reported: Execution, backend: str) -> Iterator[Finding]:
 def provider(reported: Execution, fault: Finding | None) -> CheckResult:
     """Return the result of check provider: the provider was created and its driver is present."""
     if fault is None:
-        return CheckResult.ok(f"the session has {reported.provider}")
-    return CheckResult.failed(fault.reason, fault.cause)
+        return CheckResult.as_ok(f"the session has {reported.provider}")
+    return CheckResult.as_failed(fault.reason, fault.cause)
 
 
 def fallback(
@@ -91,8 +91,8 @@ def fallback(
 def placement(verdict: FallbackVerdict) -> CheckResult:
     """Return the result of check placement for the fallback verdict."""
     if verdict.broken:
-        return CheckResult.failed(verdict.reason or Reason.NODE_FALLBACK, verdict.message)
-    return CheckResult.ok(verdict.message)
+        return CheckResult.as_failed(verdict.reason or Reason.NODE_FALLBACK, verdict.message)
+    return CheckResult.as_ok(verdict.message)
 
 
 def original_nodes(
@@ -116,10 +116,10 @@ def distribution(reported: Execution) -> CheckResult:
     """Check that one distribution owns the folder `onnxruntime`: the last installed overwrites others."""
     owners = reported.ort_distributions
     if len(owners) == 1:
-        return CheckResult.ok(f"ONNX Runtime is installed by {owners[0]}")
+        return CheckResult.as_ok(f"ONNX Runtime is installed by {owners[0]}")
     if not owners:
-        return CheckResult.unknown("the server does not report its ONNX Runtime distribution")
-    return CheckResult.failed(
+        return CheckResult.as_unknown("the server does not report its ONNX Runtime distribution")
+    return CheckResult.as_failed(
         Reason.VERSION_MISMATCH,
         f"{len(owners)} distributions own the folder onnxruntime ({', '.join(sorted(owners))}),"
         " so the available providers are undefined",
@@ -143,24 +143,24 @@ def versions(reported: Execution, manifest: Manifest, task: ServeTask) -> CheckR
         ]
     )
     if wrong:
-        return CheckResult.failed(Reason.VERSION_MISMATCH, wrong)
+        return CheckResult.as_failed(Reason.VERSION_MISMATCH, wrong)
     different = mismatch(
         saturable=manifest.saturable, verified_on=manifest.processor, serving=reported.processor
     )
     if different and manifest.recipe.int8_products == "exact":  # otherwise golden samples decide
-        return CheckResult.failed(Reason.PROCESSOR_MISMATCH, different)
+        return CheckResult.as_failed(Reason.PROCESSOR_MISMATCH, different)
     if engine is not None:
         if reported.engine_sha256 is None:
-            return CheckResult.unknown("the server does not report the digest of its engine")
+            return CheckResult.as_unknown("the server does not report the digest of its engine")
         wrong = _difference([("engine file", reported.engine_sha256, engine.sha256)])
         if wrong:
-            return CheckResult.failed(Reason.ENGINE_CORRUPT, wrong)
+            return CheckResult.as_failed(Reason.ENGINE_CORRUPT, wrong)
         wrong = _difference(
             [(task.backend, reported.backend_version, engine.recipe.backend_version)]
         )
         if wrong:
-            return CheckResult.failed(Reason.ENGINE_VERSION_MISMATCH, wrong)
-    return CheckResult.ok(
+            return CheckResult.as_failed(Reason.ENGINE_VERSION_MISMATCH, wrong)
+    return CheckResult.as_ok(
         f"ONNX Runtime {reported.ort_version}, opset {reported.opset}, as verified"
     )
 

@@ -29,7 +29,7 @@ class GoldenResults:
             self._last[result.sample] = result
             return self._outcome()
         if result.reason is not None and self._failing >= _FAILURES:
-            return CheckResult.failed(result.reason, result.not_run)
+            return CheckResult.as_failed(result.reason, result.not_run)
         return None
 
     @property
@@ -46,17 +46,17 @@ class GoldenResults:
     def _outcome(self) -> CheckResult:
         wrong = next((result.wrong for result in self._last.values() if result.wrong), None)
         if wrong is not None:
-            return CheckResult.failed(Reason.PARITY_FAILED, wrong)
+            return CheckResult.as_failed(Reason.PARITY_FAILED, wrong)
         if len(self._last) < self._samples:
-            return CheckResult.unknown("not all golden samples have run yet")
+            return CheckResult.as_unknown("not all golden samples have run yet")
         if not any(result.compared for result in self._last.values()):
-            return CheckResult.unknown(
+            return CheckResult.as_unknown(
                 "no output of the golden samples can be compared: every output differs between"
                 " runs of the source model, and the distribution of its values is unknown",
                 Reason.NOTHING_COMPARED,
             )
         right = f"{format_count(self._samples, 'golden sample')} passed"
         spread = [output.name for output in self._manifest.varying or () if output.spreads]
-        return CheckResult.ok(
+        return CheckResult.as_ok(
             f"{right}; compared in distribution: {', '.join(spread)}" if spread else right
         )

@@ -132,16 +132,16 @@ class ProbeLatency(_Latency[tuple[str, float]]):
     def outcome(self, now: float) -> CheckResult:
         """Return the check's result for the recent golden inferences."""
         if self.baseline is None:
-            return CheckResult.unknown("the baseline is being measured")
+            return CheckResult.as_unknown("the baseline is being measured")
         worst = self.worst(now)
         if worst is None:
-            return CheckResult.unknown("too few golden inferences recently")
+            return CheckResult.as_unknown("too few golden inferences recently")
         usual = f"{worst.limit:g} times the pod's own baseline of {milliseconds(worst.usual)}"
         if worst.exceeds:
-            return CheckResult.failed(
+            return CheckResult.as_failed(
                 Reason.SLOWER_THAN_BASELINE, f"golden inferences take more than {usual}"
             )
-        return CheckResult.ok(f"golden inferences take no more than {usual}")
+        return CheckResult.as_ok(f"golden inferences take no more than {usual}")
 
 
 class LiveLatency(_Latency[int]):
@@ -191,15 +191,15 @@ class LiveLatency(_Latency[int]):
         """Return the check's result for the recent requests."""
         worst = self._compare(now)
         if worst is None:
-            return CheckResult.unknown("too few requests of one size recently")
+            return CheckResult.as_unknown("too few requests of one size recently")
         size, slowness, usual = worst
         if slowness.exceeds:
-            return CheckResult.failed(
+            return CheckResult.as_failed(
                 Reason.SLOWER_THAN_BASELINE,
                 f"requests of up to {format_count(size, 'element')} spend more than {slowness.limit:g} times"
                 f" {usual} of {milliseconds(slowness.usual)} in the model",
             )
-        return CheckResult.ok("requests spend about as much time in the model as usual")
+        return CheckResult.as_ok("requests spend about as much time in the model as usual")
 
     def _compare(self, now: float) -> tuple[int, Slowness, str] | None:
         """Return the comparison furthest above its limit: size, comparison, what it is compared with."""

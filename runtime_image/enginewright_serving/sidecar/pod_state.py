@@ -80,9 +80,9 @@ class PodState:
         """The server reported its health, and `reason` and `why` of a problem."""
         if live and ready:
             self._was_ready = True
-            self._record(Check.SERVER, CheckResult.ok("the server is live and ready"))
+            self._record(Check.SERVER, CheckResult.as_ok("the server is live and ready"))
         elif self._was_ready and reason is not None:
-            self._record(Check.SERVER, CheckResult.failed(reason, why))
+            self._record(Check.SERVER, CheckResult.as_failed(reason, why))
         elif live:
             self._server_failed("the server is live but not ready")
         else:
@@ -114,7 +114,7 @@ class PodState:
             self._traffic = Traffic()
         for check in due:
             if foreign:
-                self._record(check, CheckResult.unknown(why))
+                self._record(check, CheckResult.as_unknown(why))
             else:
                 self.board.miss(check, why)
         self._invalidate()
@@ -239,9 +239,11 @@ class PodState:
 
     def _server_failed(self, why: str) -> None:
         if self._was_ready:
-            self._record(Check.SERVER, CheckResult.failed(Reason.SERVER_DOWN, why))
+            self._record(Check.SERVER, CheckResult.as_failed(Reason.SERVER_DOWN, why))
         else:
-            self._record(Check.SERVER, CheckResult.unknown(f"{why}; the server was not ready yet"))
+            self._record(
+                Check.SERVER, CheckResult.as_unknown(f"{why}; the server was not ready yet")
+            )
 
     def _restart(self, why: str) -> None:
         """Discard results of a process that has ended; the baseline belongs to the pod and stays."""
