@@ -41,7 +41,6 @@ def run(task: ServeTask, paths: Paths) -> StageReport:
 
 
 def _fetch_stable(key: str, paths: Paths, cache: NodeCache | None) -> None:
-    """Copy the golden samples of the revision that serves, or write why that is not possible."""
     target = paths.stable
     shutil.rmtree(target, ignore_errors=True)  # of an earlier attempt
     try:

@@ -59,7 +59,6 @@ class _ForkServer:
         self._admit(requests)
 
     def serve(self) -> None:
-        """Serve until the first client has gone."""
         while not self._done:
             for key, _ in self._selector.select():
                 # an earlier event of this iteration may have closed the descriptor of a later one
@@ -162,7 +161,6 @@ def _message(answer: Started | End) -> bytes:
 
 
 def _preload(modules: Iterable[str]) -> None:
-    """Import the modules that children use."""
     for module in modules:
         # only our own modules, which have no side effects; the child reports an import error
         if module.startswith(_PACKAGE):

@@ -22,7 +22,6 @@ FROM_FILE: Final = "@"  # before the path of a file with the arguments
 
 
 def _encodable(text: str) -> str:
-    """Return a text that is valid UTF-8, since file names in messages need not be."""
     return text.encode(errors="backslashreplace").decode()
 
 

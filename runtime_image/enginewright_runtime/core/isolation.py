@@ -155,7 +155,6 @@ def _answer(function: str, arguments: dict[str, Any], doing: str, limits: Limits
 
 
 def _wait(child: Child, limits: Limits) -> End | None:
-    """Wait until a child has ended; return None if it exceeded its time limit."""
     if limits.work_seconds is None:
         return child.wait(limits.seconds)
     work = TimeLimit(limits.work_seconds, (child.processor_seconds, time.monotonic))

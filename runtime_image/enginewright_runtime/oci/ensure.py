@@ -83,7 +83,6 @@ class _Push:
         self._record = PushRecord(store, repository, self._tag)
 
     def ensure(self) -> str:
-        """Push what the repository lacks; return the digest of the image."""
         if (pushed := self._find_pushed()) is not None:
             _log.info("the repository has the image already")
             return pushed.digest
@@ -155,7 +154,6 @@ class _Files:
 
     @contextmanager
     def open_file(self, file: ArtifactFile) -> Iterator[BinaryIO]:
-        """Open a file at its beginning."""
         if self._last is None or self._last[0] != file:
             self.__exit__()
             self._last = file, self._stack.enter_context(self._store.open_file(self._key, file))
@@ -179,7 +177,6 @@ class _Counted:
         self._size = 0
 
     def read(self, size: int) -> bytes:
-        """Return the next bytes."""
         chunk = self._reader.read(size)
         self._digest.update(chunk)
         self._size += len(chunk)
@@ -187,5 +184,4 @@ class _Counted:
 
     @property
     def copied(self) -> Copied:
-        """Return digest and size of what was read."""
         return Copied(self._digest.hexdigest(), self._size)

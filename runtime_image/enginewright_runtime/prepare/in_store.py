@@ -52,7 +52,6 @@ def find_intact(
 def _find(
     store: Store, keys: Sequence[str], data: Mapping[str, str], paths: Paths
 ) -> Published | None:
-    """Return what the store has under the last of these keys that has anything, if it is whole."""
     for key in reversed(keys):
         manifest = store.find_intact(key)
         # an artefact of an earlier version lacks the signature, which needs the model

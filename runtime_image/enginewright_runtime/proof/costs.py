@@ -110,7 +110,6 @@ class _Stoppable:
 
 
 def _run(session: ort.InferenceSession, feeds: Arrays, seconds: float, *, cut_off: bool) -> int:
-    """Run repeatedly for `seconds`; return how many runs were completed."""
     options = ort.RunOptions()
     signature = read_signature(session.get_inputs(), session.get_outputs(), ())
     runner = Runner(_Stoppable(session, options), signature)

@@ -121,7 +121,6 @@ def _setting(secret: Secret, *keys: str, check: "Callable[[str, str], None]") ->
 
 
 def _credential(secret: Secret, key: str) -> str | None:
-    """Return a key or token of the Secret, once it is checked."""
     if value := secret.get(key):
         check_text(f"the key {key} of the Secret", value)
     return value

@@ -52,7 +52,6 @@ def nan_answers(observed: ObservedRun, nan_in_weights: str | None) -> Hit | None
 
 
 def _sizes(inputs: Sequence[TensorSpec], shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """Return the sizes of named dimensions on which all inputs agree."""
     observed: dict[str, set[int]] = {}
     for spec in inputs:
         for dimension, size in zip(spec.shape, shapes.get(spec.name, ()), strict=False):

@@ -140,7 +140,6 @@ def _kind(folder: Path, location: str) -> _LocationKind:
 
 
 def _end(tensor: _ExternalTensor) -> int | None:
-    """Return how many bytes the file must have; None if offset or length are invalid."""
     if _contradiction(tensor) is not None:
         return None
     size = contents.byte_size(tensor.tensor)

@@ -123,7 +123,6 @@ def _recursion(view: ModelView) -> list[Key] | None:
 
 
 def _count_inlined_nodes(view: ModelView) -> int:
-    """Return the number of nodes after inlining all functions, or `MAX_NODES` + 1 if more."""
     if not view.functions or _recursion(view) is not None:
         return sum(len(scope.nodes) for scope in view.scopes)
     sizes: dict[Key, int] = {}
@@ -141,7 +140,6 @@ def _count_inlined_nodes(view: ModelView) -> int:
 
 
 def _cycle(scope: RawScope) -> list[RawNode]:
-    """Return the nodes of one cycle of a graph, in order; [] if it has none."""
     index = {id(node): number for number, node in enumerate(scope.nodes)}
     needs = [
         [index[id(scope.producers[name])] for name in _read_by(node) if name in scope.producers]
@@ -160,7 +158,6 @@ def _cycle(scope: RawScope) -> list[RawNode]:
 
 
 def _read_by(node: RawNode) -> Iterator[str]:
-    """Yield the names that a node reads, in its bodies too."""
     yield from (name for name in node.inputs if name)
     for body in node.bodies:
         for inner in body.nodes:

@@ -71,7 +71,6 @@ def strings(subject: Subject) -> Hit | None:
 
 
 def _hit_on_type(subject: Subject, nodes: list[RawNode], dtype: str, message: str) -> Hit | None:
-    """Return the hit on nodes with an element type, else on inputs and outputs that have it."""
     specs = [spec.name for spec in (*subject.inputs, *subject.outputs) if spec.dtype == dtype]
     return hit_on(nodes, message) or hit_of(quote(specs), message)
 

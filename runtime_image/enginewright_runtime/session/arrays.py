@@ -49,7 +49,6 @@ def map_arrays(path: Path) -> Arrays:
 
 
 def _map_member(path: Path, file: BinaryIO, member: zipfile.ZipInfo) -> NDArray[Any] | None:
-    """Return a memory-mapped member, or None if it cannot be mapped."""
     if member.compress_type != zipfile.ZIP_STORED:
         return None
     file.seek(member.header_offset + _NAME_LENGTH_AT)

@@ -139,5 +139,4 @@ class CpuBackend(SessionBackend):
 
     @override
     def version(self) -> str:
-        """Return ONNX Runtime's version."""
         return str(ort.__version__)

@@ -181,7 +181,6 @@ def _obstacle(backend: SessionBackend, device: Device) -> Finding | None:
 def _attempt(
     backend: SessionBackend, request: SessionRequest
 ) -> tuple[ort.InferenceSession | None, str]:
-    """Try to create the session; return it, or None if the provider fails, and everything logged."""
     refusal: SessionError | None = None
     session = None
     message = ""

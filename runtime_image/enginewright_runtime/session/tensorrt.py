@@ -83,7 +83,6 @@ class TensorRtBackend(CudaBackend):
 
 
 def _infer() -> Path | None:
-    """Return the TensorRT library that the provider would load."""
     return next(
         (path for name, path in _resolve_libraries().items() if name.startswith(_INFER)), None
     )

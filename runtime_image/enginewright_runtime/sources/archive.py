@@ -105,7 +105,6 @@ class _Bounded:
         self._links: dict[str, str] = {}  # path of the link -> path of its target
 
     def path(self, name: str) -> str | None:
-        """Count a member and return its path, or None to skip it; raises ArchiveError."""
         self._members += 1
         if self._members > MOST_FILES:
             raise ArchiveError(f"has more than {MOST_FILES} members")

@@ -49,7 +49,6 @@ class ClaimSource(ModelSource):
 
     @override
     def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
-        """Copy a file of the folder, or of the folder of the file."""
         named = self._mount / self._path
         folder = named if self._inside(named).is_dir() else named.parent
         resolved = self._inside(folder / path)

@@ -121,7 +121,6 @@ class _UnpackedSource(ModelSource):
 
     @override
     def find(self) -> str | None:
-        """Return None: it is a folder."""
         return None
 
     @override
@@ -130,7 +129,6 @@ class _UnpackedSource(ModelSource):
 
     @override
     def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
-        """Move a file."""
         del quota  # counted while unpacking
         origin = self._folder / path
         if not origin.is_file():
@@ -158,7 +156,6 @@ def _unpack(
 
 
 def _only(source: ModelSource, suffix: str, reason: Reason = Reason.SOURCE_UNREACHABLE) -> str:
-    """Return the path of the only file with that suffix: in the root, else in subfolders."""
     names: list[str] = []
     for deep in (False, True):
         names = [

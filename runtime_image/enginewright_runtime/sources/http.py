@@ -36,7 +36,6 @@ class HttpSource(WebSource):
 
     @override
     def head(self, path: str) -> str | None:
-        """Return ETag or date of a file."""
         answer = self._web.head(self._locate(path).url)
         return answer.validator if answer else None
 

@@ -69,12 +69,10 @@ class HubSource(WebSource):
     @property
     @override
     def pin(self) -> str | None:
-        """Return the commit."""
         return f"commit {self._commit}" if self._commit else None
 
     @override
     def current_pin(self) -> str | None:
-        """Return the commit, by one request."""
         self._commit = self._resolve()
         return self.pin
 
@@ -88,7 +86,6 @@ class HubSource(WebSource):
 
     @override
     def find(self) -> str | None:
-        """Resolve the revision, and look up the path."""
         self._commit = self._resolve()
         if not self._path:
             return None
@@ -116,7 +113,6 @@ class HubSource(WebSource):
                 raise unreachable(f"{self.shown} has more than {MOST_FILES} folders", _SMALLER)
 
     def _list_entries(self, *, deep: bool) -> Iterator[dict[str, Any]]:
-        """Yield the listing, of a bounded number of pages."""
         where = f"/{quote(self._path)}" if self._path else ""
         url = f"{self._api()}/tree/{self._commit}{where}" + ("?recursive=true" if deep else "")
         read: set[str] = set()
@@ -186,5 +182,4 @@ class HubSource(WebSource):
 
 
 def _format_digest(sha256: str | None) -> str | None:
-    """Return the validator of a file whose digest the hub lists, as it does for large ones."""
     return f"sha256 {sha256}" if sha256 else None

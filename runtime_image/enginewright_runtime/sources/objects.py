@@ -64,7 +64,6 @@ class ObjectSource(ModelSource):
 
     @override
     def find(self) -> str | None:
-        """Return the object's name, or None for a mere prefix."""
         path = self._bucket.path
         if not path:
             return None
@@ -81,7 +80,6 @@ class ObjectSource(ModelSource):
 
     @override
     def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
-        """Download an object; resume it if its ETag is unchanged."""
         key = join_path(self._folder, path)
         shown = f"{self._bucket.scheme.prefix}{self._bucket.name}/{key}"
 

@@ -73,7 +73,6 @@ class DiskQuota:
             )
 
     def _disk(self) -> tuple[int, int]:
-        """Return the disk's size and the bytes that may still be written."""
         disk = shutil.disk_usage(self._folder)
         return disk.total, max(0, disk.free - _reserve(disk.total))
 

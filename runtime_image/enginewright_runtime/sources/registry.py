@@ -60,12 +60,10 @@ class RegistrySource(WebSource):
     @property
     @override
     def pin(self) -> str | None:
-        """Return the digest of the manifest."""
         return f"manifest {self._digest}" if self._digest else None
 
     @override
     def current_pin(self) -> str | None:
-        """Return the digest of the manifest, by one HEAD."""
         url = f"{self._base}/manifests/{self._reference}"
         answer = self._web.head(url, {"Accept": ", ".join((*_MANIFESTS, *_INDEXES))})
         digest = answer.headers.get("Docker-Content-Digest", "") if answer else ""
@@ -73,7 +71,6 @@ class RegistrySource(WebSource):
 
     @override
     def find(self) -> str | None:
-        """Read the manifest."""
         manifest = self._manifest(self._reference, indexes=True)
         layers = [layer for layer in manifest.get("layers", []) if layer.get("size", 0) > 0]
         if not layers:

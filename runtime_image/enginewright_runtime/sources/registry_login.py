@@ -164,7 +164,6 @@ class Login:
 
 
 def _token_in(body: bytes) -> str | None:
-    """Return the token in an answer, if it has one that a header can have."""
     try:
         answer = json.loads(body)
         token = answer.get("token") or answer["access_token"]

@@ -86,7 +86,6 @@ class RecordedSource(ModelSource):
     @property
     @override
     def pin(self) -> str | None:
-        """Return the source's."""
         return self._source.pin
 
     @property
@@ -116,13 +115,11 @@ class RecordedSource(ModelSource):
 
     @override
     def find(self) -> str | None:
-        """Return what the source finds."""
         self._name = self._source.find()
         return self._name
 
     @override
     def files(self, *, deep: bool) -> list[Entry]:
-        """Return the files of the folder, and record the versions of those with the suffix."""
         entries = self._source.files(deep=deep)
         self._listed[deep] = _choose(entries, self._suffix)
         return entries
@@ -133,7 +130,6 @@ class RecordedSource(ModelSource):
 
     @override
     def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
-        """Copy a file, and record its version."""
         copied = self._source.copy(path, target, quota)
         self._copied[path] = copied.validator
         return copied

@@ -184,7 +184,6 @@ class Web:
     async def _exchange(
         self, url: str, moved: Callable[[], int] = lambda: 0
     ) -> AsyncIterator[aiohttp.ClientSession]:
-        """Yield a session whose errors are those of `_failure_of`, after the bytes `moved` so far."""
         async with self._session() as session:
             try:
                 yield session
@@ -409,7 +408,6 @@ def _date(response: aiohttp.ClientResponse, header: str) -> datetime | None:
 
 
 def _failure_of(url: str, error: Exception, received: int) -> Exception:
-    """Return what to raise for an error of a transfer: `Unavailable`, or a StageFailure."""
     answer = _describe_error(error, received)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):  # permanent
         remedy = f"put the authority that signed it into the Secret in secretRef (key {AUTHORITY})"

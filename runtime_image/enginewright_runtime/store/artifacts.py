@@ -112,7 +112,6 @@ def _keys(manifest: Manifest) -> tuple[str, ...]:
 
 
 def _problem(files: tuple[ArtifactFile, ...]) -> str | None:
-    """Return what is wrong with the files that a manifest lists, if anything is."""
     names: set[str] = set()
     for file in files:
         if not is_inside(file.path):

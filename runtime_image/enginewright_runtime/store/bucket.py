@@ -79,7 +79,6 @@ class BucketMedium(Medium):
 
     @override
     def put(self, name: str, content: bytes) -> None:
-        """Put an object, which is atomic."""
         self._objects.put(name, content)
 
     @override
@@ -97,7 +96,6 @@ class BucketMedium(Medium):
     @override
     @contextmanager
     def open_file(self, artifact: Artifact, file: ArtifactFile) -> Iterator[BinaryIO | None]:
-        """Open an object, whatever its size."""
         del artifact  # files of all artefacts are in one folder
         stored = self._objects.info(_name(file))
         if stored is None:
@@ -207,13 +205,11 @@ class BucketMedium(Medium):
 
     @override
     def records(self, folder: str) -> Iterator[Leftover]:
-        """Yield the objects."""
         for info in self._objects.list_objects(folder):
             yield Leftover(info.name, info.size, info.modified)
 
     @override
     def remove_record(self, record: Leftover) -> bool:
-        """Delete an object."""
         present = self._objects.info(record.name)
         if present is None:
             return True

@@ -46,7 +46,6 @@ class Exported:
             raise self._corrupt(failure.cause.partition(" is damaged: ")[2]) from None
 
     def _read_file(self, file: ArtifactFile) -> Copied | None:
-        """Read a regular file, if there is one, unless its size differs."""
         path = self.folder / file.path
         folders = [self.folder / parent for parent in PurePosixPath(file.path).parents][:-1]
         if any(folder.is_symlink() for folder in folders):

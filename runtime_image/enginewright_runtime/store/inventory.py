@@ -37,7 +37,6 @@ class Inventory:
             return self._medium.remove(leftover)
 
     def _list_named_files(self) -> frozenset[str]:
-        """Return the digests of the files that the manifests of all artefacts name."""
         digests: set[str] = set()
         for kind in KINDS:
             for listed in self._medium.artifacts(kind):

@@ -36,7 +36,6 @@ class MountedImage:
         return False
 
     def _copy(self, file: ArtifactFile, writer: BinaryIO, on_chunk: Callable[[int], None]) -> str:
-        """Copy a file; return what is wrong with it, or "" if nothing is."""
         digest, size = hashlib.sha256(), 0
         with _open(self._folder / file.path) as reader:
             # no more than one chunk beyond its size, whatever is there

@@ -126,7 +126,6 @@ class NodeCache:
         _log.warning("the node's cache %s is not used: %s", self._address, error)
 
     def _chunks(self, path: str, size: int) -> Iterator[bytes]:
-        """Yield what the cache sends; raise _NotCached or _CacheUnusable."""
         with _usable(), self._connect() as connection:
             pace = _LeastPace()
             response = _head(connection, lambda: connection.request("GET", path))
@@ -145,7 +144,6 @@ class NodeCache:
                 raise _CacheUnusable(f"it ended after {received} of {size} bytes")
 
     def _put(self, offer: Offer) -> bool:
-        """Send a file; return whether the cache has taken it; raise _CacheUnusable, GivenUp, or the file's OSError."""
         with _usable(), self._connect() as connection:
             connection.putrequest("PUT", offer.path)
             connection.putheader("Content-Length", str(offer.size))
@@ -185,7 +183,6 @@ class _LeastPace:
         self._began = time.monotonic()
 
     def check(self, done: int) -> None:
-        """Raise _CacheUnusable if `done` bytes are too few by now."""
         took = time.monotonic() - self._began
         if took > _GRACE_SECONDS + done / _SLOWEST:
             raise _CacheUnusable(f"it is slow, {done} bytes in {took:.0f} s")
@@ -193,7 +190,6 @@ class _LeastPace:
 
 @contextmanager
 def _usable() -> Iterator[None]:
-    """Raise _CacheUnusable for whatever a connection raises."""
     try:
         yield
     except (OSError, http.client.HTTPException, ValueError) as error:

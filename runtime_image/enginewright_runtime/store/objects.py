@@ -71,7 +71,6 @@ class _Received:
         return {}
 
     def add(self, chunk: bytes) -> None:
-        """Write a chunk."""
         if self.writer is not None:
             self.writer.write(chunk)
         self.digest.update(chunk)

@@ -48,7 +48,6 @@ class VolumeMedium(Medium):
 
     @override
     def get(self, name: str, largest: int) -> bytes | None:
-        """Return the beginning of a file."""
         self._require()
         try:
             with open_plain(self._root / name) as reader:
@@ -58,7 +57,6 @@ class VolumeMedium(Medium):
 
     @override
     def put(self, name: str, content: bytes) -> None:
-        """Write a file beside, and rename it."""
         self._require()
         path = self._root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +82,6 @@ class VolumeMedium(Medium):
     @override
     @contextmanager
     def open_file(self, artifact: Artifact, file: ArtifactFile) -> Iterator[BinaryIO | None]:
-        """Open a file."""
         try:
             reader = open_plain(self._root / artifact.folder / file.path)
         except (FileNotFoundError, NotADirectoryError):
@@ -95,7 +92,6 @@ class VolumeMedium(Medium):
 
     @override
     def publish(self, publication: Publication) -> tuple[Manifest, bool]:
-        """Copy the files to `tmp/`, and rename the folder."""
         self._require()
         self._sweep()
         folder = self._root / _TMP / f"{publication.artifact.key}-{secrets.token_hex(8)}"
@@ -172,7 +168,6 @@ class VolumeMedium(Medium):
 
     @override
     def discard(self, unused: Sequence[Stored]) -> list[Stored]:
-        """Rename artefacts to `tmp/`, check whether they were used meanwhile, and remove them."""
         tmp = self._root / _TMP
         if unused:
             tmp.mkdir(exist_ok=True)
@@ -191,7 +186,6 @@ class VolumeMedium(Medium):
 
     @override
     def remove_record(self, record: Leftover) -> bool:
-        """Remove a file, and its Job's folder once that is empty."""
         path = self._root / record.name
         try:
             if datetime.fromtimestamp(path.lstat().st_mtime, UTC) != record.modified:
@@ -208,7 +202,6 @@ class VolumeMedium(Medium):
 
     @override
     def space(self) -> Space | None:
-        """Return the size of the volume's file system."""
         usage = shutil.disk_usage(self._root)
         return Space(usage.total, usage.free)
 
@@ -297,7 +290,6 @@ def _is_own(path: Path) -> bool:
 
 
 def _is_folder(path: Path) -> bool:
-    """Return whether a path is a folder itself, not a link to one."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except FileNotFoundError:
@@ -305,7 +297,6 @@ def _is_folder(path: Path) -> bool:
 
 
 def _files_in(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the files below a folder, with their bytes, that still exist."""
     for place, _, names in os.walk(folder):
         for name in names:
             path = Path(place) / name

@@ -160,7 +160,6 @@ def _set_target(
     config: Any,  # noqa: ANN401 - NVIDIA's
     compute_capability: str | None,
 ) -> list[str] | None:
-    """Set the compute capability; return the supported ones if it is not among them."""
     if not flavor.targets:
         return None
     requested = "CURRENT"
@@ -176,7 +175,6 @@ def _set_target(
 
 
 def _find_unprofiled(network: Any, profiles: Sequence[TensorProfile]) -> list[str]:  # noqa: ANN401 - NVIDIA's
-    """Return the dynamic inputs without sizes, and shape inputs without values."""
     sizes = {profile.name for profile in profiles}
     values = {profile.name for profile in profiles if profile.values}
     return [

@@ -120,7 +120,6 @@ def _value(array: NDArray[Any], kind: str) -> ort.OrtValue:
 
 
 def _sort_columns(rows: Sequence[Sequence[int]]) -> _Rows:
-    """Return three rows with each column sorted: min, opt and max."""
     columns = [(min(column), sorted(column)[1], max(column)) for column in zip(*rows, strict=True)]
     low, opt, high = zip(*columns, strict=True) if columns else ((), (), ())
     return low, opt, high

@@ -102,7 +102,6 @@ class _Server:
         self.has_loader = False  # a thread that may be inside a native library
 
     async def run(self) -> int:
-        """Serve until SIGTERM or a failure; return the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)

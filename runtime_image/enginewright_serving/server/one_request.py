@@ -49,7 +49,6 @@ def _outputs(model: ServedModel, content: bytes) -> tuple[AnsweredTensor, ...]:
 
 
 def _values(model: ServedModel, outputs: list[str], feeds: Feeds) -> Feeds:
-    """Return values of model and steps, these outputs among them."""
     steps = model.steps
     if steps is None:
         return _run(model, outputs, feeds)

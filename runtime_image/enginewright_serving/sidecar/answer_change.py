@@ -144,7 +144,6 @@ def most_changed(changes: Iterable[OutputChange]) -> tuple[OutputChange, ...]:
 
 
 def _has_values(output: OutputChange) -> bool:
-    """Return whether at least one sample has the expected size."""
     return not output.resized or output.unequal is not None
 
 

@@ -150,7 +150,6 @@ class _Shared:
         self._began = float("-inf")
 
     async def get(self) -> HttpResponse:
-        """Return the response, once it is built."""
         task, now = self._task, time.monotonic()
         if task is None or not self._applies(task, now):
             self._began = now

@@ -191,8 +191,6 @@ class _TooLongError(Exception):
 
 
 class _Receiver:
-    """Collects one response from httptools' callbacks."""
-
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.response = ServerResponse()
@@ -212,7 +210,6 @@ class _Receiver:
         )
 
     def feed(self, data: bytes) -> None:
-        """Parse the next bytes."""
         self.size += len(data)
         if self.size > self._limit:
             raise _TooLongError

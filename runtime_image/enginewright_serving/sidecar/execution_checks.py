@@ -34,7 +34,6 @@ def cause(reported: Execution, backend: str, admitted: PlacementFacts | None) ->
 
 
 def _wrong(reported: Execution, backend: str) -> Iterator[Finding]:
-    """Yield the faults of the provider, without consequences of an earlier one."""
     if reported.provider != PROVIDERS[backend]:
         message = (
             f"the server reports {reported.provider} as the provider of backend {backend},"

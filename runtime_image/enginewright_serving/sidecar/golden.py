@@ -152,7 +152,6 @@ def _describe(differences: Mapping[str, str | None], sample: str) -> str | None:
 def _largest_error(
     expected: Mapping[str, NDArray[Any]], actual: Mapping[str, NDArray[Any]]
 ) -> float | None:
-    """Return the largest absolute error over the outputs that are floats in NumPy."""
     errors = [
         _largest_difference(want, actual[name])
         for name, want in expected.items()

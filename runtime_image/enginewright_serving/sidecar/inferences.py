@@ -38,7 +38,6 @@ class Inferences:
     """The sidecar's inferences; the client runs one at a time."""
 
     def __init__(self, client: Client, model: str, seconds: float, own: str = "") -> None:
-        """Send with a timeout of `seconds`, and with `own`, the header line that identifies the sidecar."""
         self._client = client
         self._path = f"/v2/models/{model}/infer"
         self._own = own

@@ -98,7 +98,6 @@ def read_numbers(text: memoryview, dtype: np.dtype[Any], most: int) -> NDArray[A
 
 
 def _pieces(text: memoryview) -> Iterator[bytes]:
-    """Yield the elements of a nested array in parts, without brackets."""
     at = 0
     while at < len(text):
         piece = bytes(text[at : at + _PIECE])

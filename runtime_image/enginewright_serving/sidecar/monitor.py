@@ -154,7 +154,6 @@ class Monitor:
         return _rest(_MEMORY_INTERVAL, began)
 
     async def _loop(self, name: str, act: Callable[[], Awaitable[float]]) -> None:
-        """Run `act` until cancelled; it returns the seconds to sleep."""
         while True:
             self._beats[name] = time.monotonic()
             try:

@@ -212,7 +212,6 @@ def _describe(name: str, array: NDArray[Any], datatype: Datatype) -> dict[str, A
 
 
 def _bytes(array: NDArray[Any]) -> memoryview:
-    """Return the elements' bytes, without a copy where the array is contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 

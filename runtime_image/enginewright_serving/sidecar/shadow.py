@@ -192,7 +192,6 @@ class Shadow:
         return None
 
     def _authorization(self, revision: str) -> str:
-        """Return the header line with which a canary takes copies, if it needs one."""
         try:
             token = copies_token(self._tokens.read(), revision)
         except OSError:
@@ -200,7 +199,6 @@ class Shadow:
         return f"Authorization: Bearer {token}\r\n" if token else ""
 
     def _canary(self, order: ShadowOrder) -> Client:
-        """Return the connection to the next of the canary's pods."""
         for address in self._canaries.keys() - set(order.addresses):
             self._canaries.pop(address).close()
         self._next = (self._next + 1) % len(order.addresses)

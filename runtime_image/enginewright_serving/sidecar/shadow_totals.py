@@ -15,8 +15,6 @@ from enginewright_contract.measurements import (
 
 @dataclass(slots=True)
 class _Totals:
-    """Of one output."""
-
     answers: int = 0
     max_abs: float | None = None
     worst: float | None = None

@@ -61,7 +61,6 @@ class Decompression:
         return True
 
     def _piece(self, size: int) -> bool:
-        """Decompress a little, up to `size` bytes of output; return whether the message is complete."""
         given: memoryview | bytes = self._stream.unconsumed_tail
         if not given:
             given = self._message[self._at : self._at + _PIECE]

@@ -87,7 +87,6 @@ def format_type(kind: TypeProto) -> str | None:
 
 
 def _outputs(node: NodeProto, opset: int, types: Types) -> Sequence[str | None]:
-    """Return the types of a node's outputs, None where unknown."""
     unknown: list[str | None] = [None] * len(node.output)
     if node.domain not in STANDARD or not node.output:
         return unknown

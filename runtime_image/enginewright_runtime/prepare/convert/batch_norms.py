@@ -158,7 +158,6 @@ def _as_arithmetic(
     types: Mapping[str, TypeProto],
     names: Names,
 ) -> list[NodeProto]:
-    """Return a multiplication and an addition for the node, or nothing if its rank is unknown."""
     tensor = types[node.input[0]].tensor_type if node.input[0] in types else None
     if tensor is None or not tensor.HasField("shape") or len(tensor.shape.dim) < 2:
         return []

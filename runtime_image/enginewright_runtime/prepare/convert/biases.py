@@ -36,7 +36,6 @@ def fold_biases(model: ModelProto, folder: Path) -> list[str]:
 def _bias(
     node: NodeProto, constants: Constants, kinds: dict[str, int]
 ) -> NDArray[np.floating] | None:
-    """Return a bias as (x - zero point) * scale, as ONNX defines DequantizeLinear; None for other nodes."""
     if node.op_type != "DequantizeLinear" or node.domain not in STANDARD:
         return None
     if kinds.get(node.input[0]) != TensorProto.INT32:

@@ -105,7 +105,6 @@ def _standard(model: ModelProto, nodes: Iterable[NodeProto]) -> list[NodeProto]:
 
 
 def _walk_typed(model: ModelProto) -> Iterator[tuple[NodeProto, Mapping[str, str]]]:
-    """Yield the standard nodes with the types of values by name; none inside functions."""
     types = types_of(model)
     for node in _standard(model, graphs.nodes_in(model.graph.node)):
         yield node, types

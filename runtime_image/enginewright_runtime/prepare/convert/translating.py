@@ -184,7 +184,6 @@ class _Translator:
     def _body(
         self, node: NodeProto, opset: int, tensors: Mapping[str, TensorProto], depth: int
     ) -> list[NodeProto]:
-        """Return the body of a node's operator, with each of its nodes converted to the target."""
         schema = schema_of(node, opset)
         if depth == 0 or schema is None:
             raise InexpressibleError(f"the bodies of {node.op_type} are nested too deeply")
@@ -213,7 +212,6 @@ class _Translator:
 
 
 def _inline(model: ModelProto, version: int) -> ModelProto:
-    """Return a model of one node with the body of its operator in its place."""
     operator = model.graph.node[0].op_type
     inlined = inliner.inline_selected_functions(
         model, [("", operator)], inline_schema_functions=True

@@ -159,7 +159,6 @@ def check(model: Path, source: Path) -> str | None:
 
 
 def _complaint(model: Path, source: Path) -> str | None:
-    """Return onnx.checker's error for a model, unless the source has one too."""
     error = checker_error(model)
     return f"onnx.checker reports: {error}" if error and not checker_error(source) else None
 

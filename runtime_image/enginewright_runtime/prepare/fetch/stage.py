@@ -145,7 +145,6 @@ def _step(
 def _fetch_model(
     source: RecordedSource, folder: Path, sha256: str | None, digest_place: str
 ) -> tuple[tuple[ArtifactFile, ...], dict[str, Any]]:
-    """Fetch an .onnx file with its external data; return its files, and the source of the file."""
     model = empty_folder(folder) / MODEL_NAME
     quota = DiskQuota(folder, "a model", _LARGEST_MODEL, {".onnx": graphs.LARGEST_PROTOBUF})
     with fetch_one(source, ".onnx", model, quota) as fetched:
@@ -317,7 +316,6 @@ def _same_place(uri: str, source: str) -> bool:
 
 @contextmanager
 def _about(part: str, remedy: str) -> Iterator[None]:
-    """Name in a failure which part could not be fetched."""
     try:
         yield
     except StageFailure as failure:
@@ -325,7 +323,6 @@ def _about(part: str, remedy: str) -> Iterator[None]:
 
 
 def _describe_source(source: ModelSource, copied: Copied) -> dict[str, Any]:
-    """Return the source and identity of a fetched file, so that it can be reproduced."""
     return {
         "source": source.shown,
         "pin": source.pin or copied.version,

@@ -166,7 +166,6 @@ class _GoldenFiles:
         )
 
     def _make(self, samples: list[Sample]) -> dict[str, str]:
-        """Write the golden files; return the error messages of refused samples, by name."""
         self._write(samples)
         changed = self._converted != self._source
         try:
@@ -295,7 +294,6 @@ class _GoldenFiles:
         return refused
 
     def _run_definition(self, sample: Sample, folder: Path) -> str | None:
-        """Run the source with ONNX's reference implementation; return why it did not run, if so."""
         outcome = try_definition(self._source, sample, folder)
         if not outcome.refused:
             self._made.varying = outcome.varying

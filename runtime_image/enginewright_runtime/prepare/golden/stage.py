@@ -174,7 +174,6 @@ class _Golden:
         return precision is None or precision == own_precision(graphs.parse(self._converted))
 
     def _profile(self) -> tuple[NodeCost, ...]:
-        """Return the nodes' costs; none, with a warning, if they cannot be measured."""
         _log.info("profiling the model on backend cpu")
         try:
             return costs.measure(self._converted, self._folder / INPUTS, self._recipe)

@@ -151,7 +151,6 @@ class _Arrays:
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
-    """Read the header of an .npy file: shape, type, and whether it is in Fortran order."""
     version = np.lib.format.read_magic(file)
     read_header = (
         np.lib.format.read_array_header_1_0

@@ -110,7 +110,6 @@ class _DynamicWriter(ModelEditor):
         )
 
     def _bias(self, node: NodeProto, layer: Layer) -> str:
-        """Return the initializer to add to the product, or an empty name if there is none."""
         beta = np.float32(_number(node, "beta", 1.0))
         if not layer.bias or beta == 1:
             return layer.bias

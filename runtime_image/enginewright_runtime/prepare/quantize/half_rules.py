@@ -101,7 +101,6 @@ class Judge:
     """Decides whether nodes must stay in single precision; called in the order of the graph."""
 
     def __init__(self, half: Half, largest: Mapping[str, float], opset: int) -> None:
-        """Take the model's opset, and the largest absolute value observed by name in its main graph."""
         self._half = half
         self._lacking = {
             operator: f"GPUs compute it in {half.name} only from opset {since} on"

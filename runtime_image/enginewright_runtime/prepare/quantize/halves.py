@@ -112,7 +112,6 @@ class _Lowering(ModelEditor):
         self._make(node, signature, variables)
 
     def _body(self, body: Scope, around: Constants) -> None:
-        """Lower the nodes of a body; its inputs and outputs keep their types."""
         self._constants[body] = Constants(body.graph, self.subject.folder, around)
         for node in body.nodes:
             self._node(node, excluded=False)
@@ -200,7 +199,6 @@ class _Lowering(ModelEditor):
         return fresh
 
     def _constant_form(self, name: str, scope: Scope) -> str:
-        """Add a constant in half precision to the graph that defines it."""
         while scope.outer is not None and name not in self._constants[scope].own():
             scope = scope.outer
         array = self._constants[scope].array(name)

@@ -153,7 +153,6 @@ def _runner(
 
 
 def _reduce(model: ModelProto, names: Sequence[str]) -> None:
-    """Make the limits and sizes of values the model's only outputs."""
     graph = model.graph
     fresh = Names(model)
     del graph.output[:]

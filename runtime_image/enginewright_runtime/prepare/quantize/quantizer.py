@@ -297,7 +297,6 @@ class _Quantizer:
         yield from self._some(_LIMIT_SAMPLES)
 
     def _some(self, limit: int) -> Iterator[Feeds]:
-        """Yield at most `limit` evenly spaced samples of the calibration data."""
         if self._data is None:
             return
         step = max(1, self._data.samples // limit)
@@ -330,7 +329,6 @@ class _Quantizer:
         return search(units, evaluate, allowed, budget)
 
     def _check(self) -> None:
-        """Check the result with onnx.checker, if the original model passes."""
         result = self._out / MODEL_NAME
         if not checker_error(self._base, full=True) and (error := checker_error(result, full=True)):
             raise StageFailure(
@@ -350,5 +348,4 @@ def _why(left: Mapping[str, str]) -> str:
 
 
 def _finite(error: float) -> float:
-    """Return a finite number, for JSON."""
     return min(error, 1e9)

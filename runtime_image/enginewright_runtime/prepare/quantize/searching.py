@@ -111,7 +111,6 @@ class _ExclusionSearch:
         self._groups.append(Group(units, error))
 
     def _split(self) -> bool:
-        """Split some of the costliest groups; return whether any could be split."""
         done = False
         for _ in range(_SPLITS):
             splittable = [

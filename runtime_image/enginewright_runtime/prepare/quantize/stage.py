@@ -107,7 +107,6 @@ class _Quantization:
         return self._leave(precision, made, "")
 
     def _lacks_data(self, precision: Precision) -> str | None:
-        """Return what data the precision needs and lacks, if any."""
         if precision not in _CALIBRATED or self._calibration() is not None:
             return None
         if precision == "INT8" and self._recipe.backend == "cpu":
@@ -170,7 +169,6 @@ class _Quantization:
         return self._settle(choice, made, times)
 
     def _try(self, precision: Precision, made: dict[Precision, QuantizedModel]) -> str | None:
-        """Convert and prove a candidate; return why it cannot serve, if so."""
         if refused := why_unsupported(precision, None, self._recipe.backend):
             return refused
         if precision in _CALIBRATED and self._calibration() is None:
@@ -313,7 +311,6 @@ class _Quantization:
         return self._work / f"{PREFIX}{precision.lower()}"
 
     def _keep(self, precision: Precision | None, message: str) -> StageReport:
-        """Leave the converted model as the one to serve."""
         self._warn_of_saturation()
         kept = self._converted
         Quantized(
@@ -344,7 +341,6 @@ class _Quantization:
             )
 
     def _leave(self, precision: Precision, made: QuantizedModel, chosen: str) -> StageReport:
-        """Leave a candidate as the model to serve."""
         folder = self._work / QUANTIZED_FOLDER
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier attempt
         self._out(precision).rename(folder)

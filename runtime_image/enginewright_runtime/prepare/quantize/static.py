@@ -91,7 +91,6 @@ def find_layers(subject: SourceModel, form: Form, *, per_channel: bool) -> Layer
 def _layer(
     subject: SourceModel, index: int, quantizable: Node, form: Form, per_channel: bool
 ) -> Layer | str:
-    """Return the layer of a node, or why it is not quantized."""
     node = quantizable.proto
     activation, weight = str(node.input[_ACTIVATION]), str(node.input[_WEIGHT])
     tensor = subject.constants.tensor(weight)
@@ -196,7 +195,6 @@ class _StaticWriter(ModelEditor):
         return next((name for name in names if name and name not in self._quantizers), None)
 
     def _integer_bias(self, layer: Layer) -> tuple[Array, NDArray[np.float32]] | None:
-        """Return the bias as integers, and their scale."""
         _, weight = self._quantize_weight(layer)
         scale = self._quantizers[layer.activation].scale * weight.scales.astype(np.float64)
         values = quantize_bias(self.weight(layer.bias), scale)

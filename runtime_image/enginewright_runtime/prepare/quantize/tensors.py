@@ -28,7 +28,6 @@ class Sink:
     """Writes a model into a new folder; large tensors go to an external file at once."""
 
     def __init__(self, folder: Path, model: ModelProto) -> None:
-        """Create the folder; `model` is the source, parsed without external data."""
         folder.mkdir()
         self._folder = folder
         taken = locations(model)

@@ -56,7 +56,6 @@ def takes_batches(
 def _observe(
     session: ort.InferenceSession, inputs: Sequence[TensorSpec], profiles: Sequence[ShapeProfile]
 ) -> tuple[ObservedRun | None, bool]:
-    """Return the observed run, and whether it ended within the time limit."""
     smallest = [
         profile.model_copy(update={"opt": profile.min, "max": profile.min}) for profile in profiles
     ]

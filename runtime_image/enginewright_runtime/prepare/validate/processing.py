@@ -61,7 +61,6 @@ def check_steps(
 
 
 def _inspect(name: str, path: Path, recipe: Recipe) -> None:
-    """Apply the rules to a step; the recipe's shapes and precision are the model's."""
     step_recipe = Recipe(
         backend="cpu",
         ort_version=recipe.ort_version,

@@ -160,7 +160,6 @@ def _try_session(
 def _find_sizes(
     work: Path, recipe: Recipe, inspected: Inspection, facts: dict[str, Any]
 ) -> Discovered:
-    """Find sizes of dynamic dimensions, if the model loads and spec.shapes has no error."""
     invalid = any(finding.reason is Reason.SHAPE_PROFILE_INVALID for finding in inspected.findings)
     if invalid or not (inspected.unsized or inspected.switched):
         return Discovered()

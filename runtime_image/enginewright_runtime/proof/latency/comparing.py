@@ -134,7 +134,6 @@ class _Measured:
     rows: dict[str, int] = field(default_factory=dict)  # by sample; empty after a failure
 
     def prepare(self) -> None:
-        """Load and warm up; a failure is stored."""
         candidate = self.candidate
         _log.info("measuring %s on backend %s", candidate.name, candidate.backend)
         doing = f"measuring {candidate.name} on backend {candidate.backend}"
@@ -158,7 +157,6 @@ class _Measured:
         return sample in self.rows and count < _MOST_RUNS
 
     def round(self, sample: str) -> None:
-        """Run one round of a sample; a failure is stored."""
         if self.process is None or not self.needs_more(sample):
             return
         seconds = max(self.warm[sample].seconds, _ROUND_SECONDS / _MOST_REPEATS)

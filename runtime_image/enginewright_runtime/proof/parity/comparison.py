@@ -276,7 +276,6 @@ class _Total:
 
 
 def _finite(value: float) -> float:
-    """Return a number that JSON can represent."""
     return min(value, float(np.finfo(np.float64).max))
 
 

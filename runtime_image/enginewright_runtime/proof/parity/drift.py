@@ -201,7 +201,6 @@ class _Exposed:
         ]
 
     def _with_outputs(self, names: Sequence[str]) -> bytes:
-        """Return the model with only these outputs, so that nothing else is computed or kept."""
         graph = self.model.graph
         del graph.output[:]
         graph.output.extend(

@@ -273,7 +273,6 @@ def _add_rows(figures: Figures, want: Array, have: Array, allowed: Tolerance, dt
 
 
 def _best(rows: Array, dtype: str) -> NDArray[np.intp]:
-    """Return the top class of each row; rows are converted in pieces, since they may be long."""
     best = np.zeros(len(rows), np.intp)
     for start in range(0, rows.shape[1], _PIECE):
         piece = start + wide(rows[:, start : start + _PIECE], dtype).argmax(axis=1)

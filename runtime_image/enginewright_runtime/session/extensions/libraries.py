@@ -132,7 +132,6 @@ def _files(model: Path) -> list[Path]:
 
 
 def _check(path: Path) -> str:
-    """Return the kind of a library whose content matches its name."""
     try:
         digest = file_sha256(path).sha256
         library = elf.read(path)

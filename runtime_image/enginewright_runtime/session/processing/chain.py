@@ -139,7 +139,6 @@ def _texts(tensors: Iterable[str]) -> tuple[TensorText, ...]:
 def _mismatch(
     origin: tuple[ChainPart, TensorText], taker: tuple[ChainPart, TensorText]
 ) -> str | None:
-    """Return why a part cannot take a value, if it cannot."""
     (source, output), (part, input_) = origin, taker
     fits = output.dtype == input_.dtype and (
         not output.shape
@@ -155,7 +154,6 @@ def _mismatch(
 
 
 def _overlap(first: str, second: str) -> bool:
-    """Return whether some size is in both."""
     if ANY_SIZE in (first, second):
         return True
     (low, high), (least, most) = _range(first), _range(second)

@@ -36,8 +36,6 @@ _STEP_SECONDS: Final = 0.005
 
 
 class _Expansion:
-    """One body in progress."""
-
     def __init__(
         self,
         inflight: InFlight,
@@ -59,7 +57,6 @@ class _Expansion:
         self._work = Decompression(compressed.view(), expanded.view(), self._coding)
 
     def step(self, size: int, seconds: float = STEP_SECONDS) -> bool:
-        """Expand up to `size` bytes more, for about `seconds`; return whether the body is complete, or raise RequestError."""
         try:
             return self._work.step(size, seconds)
         except CompressionError as error:
@@ -73,7 +70,6 @@ class _Expansion:
         return self._compressed.length + count_charged_bytes(self._work.filled, self._largest)
 
     def result(self) -> Body:
-        """Return the body, which is complete."""
         self._expanded.shorten(self._work.filled)
         return self._expanded
 

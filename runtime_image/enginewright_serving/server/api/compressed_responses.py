@@ -22,8 +22,6 @@ _LEVEL: Final = 1
 
 
 class _Compression:
-    """One response in progress."""
-
     def __init__(self, response: HttpResponse, coding: Coding) -> None:
         self._response = response
         self._coding = coding
@@ -33,7 +31,6 @@ class _Compression:
         self._length = 0
 
     def step(self) -> HttpResponse | None:
-        """Compress a part; return the response to send once it is complete."""
         taken = 0
         while taken < _STEP:
             piece = next(self._pieces, None)

@@ -37,7 +37,6 @@ class Copies:
     """The bounded queue of copies; requests that do not fit are counted."""
 
     def __init__(self, chance: Callable[[], float] = random.random) -> None:
-        """Create it; `chance` returns a number from 0 to below 1."""
         self._chance = chance
         self._share = 0.0
         self._kept: deque[_Exchange] = deque()

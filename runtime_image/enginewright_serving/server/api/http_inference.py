@@ -32,8 +32,6 @@ from enginewright_serving.transport.message import Body, HttpRequest, HttpRespon
 
 @dataclass(frozen=True, slots=True)
 class _Codec:
-    """Decodes requests of the ready model, and encodes their answers."""
-
     decoder: Decoder
     encoder: Encoder
     steps: ChainedRequests | None = None  # take the requests instead of the model
@@ -52,7 +50,6 @@ class HttpInference:
         codec_thread: RequestThreads,
         copies: Copies,
     ) -> None:
-        """Create it without a model; `codec_thread` does work that would block the event loop."""
         self._task = task
         self._app = app
         self._inference = inference

@@ -68,7 +68,6 @@ def _report(
     times: tuple[float, float],
     sent: int,
 ) -> None:
-    """Report a request that began and ended at `times`, with `sent` bytes of a response."""
     began, ended = times
     answered = Answered(
         context=context,

@@ -92,7 +92,6 @@ class HttpResources:
 
 
 def _health(what: str, problem: HealthProblem | None, name: str | None = None) -> HttpResponse:
-    """Return the response to a probe of the server, or of the model `name`: whether it is live or ready (`what`)."""
     document: dict[str, Any] = {} if name is None else {"name": name}
     document[what] = problem is None
     if problem is not None:

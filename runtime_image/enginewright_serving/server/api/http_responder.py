@@ -92,7 +92,6 @@ class HttpResponder:
         self._answering.results.answer_later(self._request, self, send, "compressing a response")
 
     def _send(self, response: HttpResponse, plain: HttpResponse) -> None:
-        """Send a response, which is `plain` uncompressed."""
         if not self._connection.reserve(response):
             raise busy("too many bytes of responses are in flight")
         self._connection.respond(response)

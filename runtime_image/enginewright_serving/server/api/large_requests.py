@@ -71,6 +71,5 @@ class LargeRequests:
 
 
 def _decode(work: Callable[[], _Decoded[_P]], body: Body) -> tuple[_P, Feeds, int]:
-    """Return the plan of a request, its inputs, and the bytes that they take."""
     plan, feeds = work()
     return plan, feeds, count_held_bytes(feeds, body.view())

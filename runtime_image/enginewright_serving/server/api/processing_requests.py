@@ -45,7 +45,6 @@ class _ModelPlan:
 
     @property
     def priority(self) -> int:
-        """Its priority among requests."""
         return self.asked.priority
 
     @property

@@ -30,7 +30,6 @@ class RunningModel:
         metrics: figures.Metrics,
         results: InferenceResults,
     ) -> None:
-        """Start the threads; `results` takes the jobs that they return."""
         self.model = model
         self.worker = worker = InferenceWorker(
             model.runner.run,

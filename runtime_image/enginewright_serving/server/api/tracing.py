@@ -111,8 +111,6 @@ class RequestTracer:
 
 
 class _Spans:
-    """Makes spans of answered requests."""
-
     def __init__(self, task: ServeTask) -> None:
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415 - large
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - likewise
@@ -131,7 +129,6 @@ class _Spans:
         self._path = f"/v2/models/{task.model}/infer"
 
     def of(self, batch: list[Answered]) -> "list[ReadableSpan]":
-        """Return the spans of requests."""
         self._ended.clear()
         shift = time.time_ns() - time.monotonic_ns()
         for answered in batch:
@@ -197,7 +194,6 @@ class _Spans:
 
 
 def _remote(answered: Answered) -> Any:  # noqa: ANN401 - of OpenTelemetry
-    """Return the context of the client's span, empty if there is none."""
     from opentelemetry import trace  # noqa: PLC0415 - large
     from opentelemetry.context import Context  # noqa: PLC0415 - likewise
 

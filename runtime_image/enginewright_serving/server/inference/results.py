@@ -132,7 +132,6 @@ class InferenceResults:
         responder.release()
 
     def _fail_waiting(self, job: Job, error: RequestError) -> None:
-        """Answer a job that has not run, and has left its queue, with `error`."""
         try:
             self._fail(job.call, job.responder, error)
         except Exception:  # noqa: BLE001 - an internal error ends one connection, not the others

@@ -22,7 +22,6 @@ class ComputeBuckets:
     __slots__ = ("_clock", "_counts", "_seconds", "_shapes", "_untimed", "_warmup", "_windows")
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """Count nothing yet; `clock` returns the Unix time."""
         self._clock = clock
         self._windows: dict[int, Windows] = {}
         self._counts: dict[int, int] = {}

@@ -26,7 +26,6 @@ class DeviceSampler:
     """The latest sample of the device; the thread ends where NVML reports nothing."""
 
     def __init__(self, library: str = LIBRARY) -> None:
-        """Start the thread; `library` is NVML's."""
         self._library = library
         self._sample: tuple[float, DeviceUse] | None = None
         threading.Thread(target=self._run, name="nvml", daemon=True).start()
@@ -58,7 +57,6 @@ class DeviceMetrics(Collector):
 
     @override
     def collect(self) -> Iterable[Metric]:
-        """Yield the metrics for `prometheus_client`."""
         use = self._latest()
         if use is None:
             return

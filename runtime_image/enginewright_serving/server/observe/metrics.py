@@ -88,7 +88,6 @@ class Metrics(Collector):
 
     @override
     def collect(self) -> Iterable[Metric]:
-        """Yield the metrics for `prometheus_client`."""
         durations = HistogramMetricFamily(
             "enginewright_request_duration_seconds",
             "Time of inference requests waiting for the model (queue), in it (compute), in the steps of"

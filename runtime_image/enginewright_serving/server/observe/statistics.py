@@ -64,5 +64,4 @@ def _duration(count: int, seconds: float) -> dict[str, int]:
 
 
 def _epoch_milliseconds(moment: float) -> int:
-    """Return the time of the clock at a moment of `time.monotonic()`, or 0 for 0."""
     return round((time.time() - (time.monotonic() - moment)) * 1e3) if moment else 0

@@ -106,7 +106,6 @@ def _binary_response(header: bytes, tensors: list[bytes | memoryview]) -> HttpRe
 
 
 def _fill(header: bytes, arrays: list[NDArray[Any]]) -> list[bytes | memoryview]:
-    """Return the parts of a JSON text with flat `arrays` in their places."""
     start, *rest = header.split(_PLACE)
     parts: list[bytes | memoryview] = [start]
     for array, following in zip(arrays, rest, strict=True):

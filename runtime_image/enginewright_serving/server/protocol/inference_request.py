@@ -143,7 +143,6 @@ def _binary_size(tensor: Tensor, count: int, size: object) -> int:
 def _read_outputs(
     signature: Signature, document: dict[str, Any], parameters: dict[str, Any]
 ) -> tuple[list[str], tuple[bool, ...]]:
-    """Return the names of the requested outputs and whether each is sent as bytes."""
     default = checks.flag(parameters, checks.BINARY_OUTPUT, "the request", absent=False)
     items = document.get("outputs") or [{"name": name} for name in signature.outputs]
     if not isinstance(items, list):

@@ -222,7 +222,6 @@ def _larger(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _worthwhile(times: dict[int, float], single: float) -> int:
-    """Return the rows of the smallest batch that is about as fast per row as any, 1 if none gains."""
     seconds = {rows: taken / rows for rows, taken in times.items()}
     fastest = min(seconds.values())
     if fastest > _GAIN * single:

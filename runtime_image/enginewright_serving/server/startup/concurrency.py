@@ -156,8 +156,6 @@ class ConcurrencyProver(RunProver):
         return gains
 
     def _time(self, feeds: Feeds, runs: int, count: int) -> float:
-        """Return the seconds in which each of `runs` threads runs the model `count` times."""
-
         def work(_: int) -> None:
             for _ in range(count):
                 began = self._clock()

@@ -29,7 +29,6 @@ class ExecutionReport:
         details: dict[str, Any],
         steps: ServedSteps | None = None,
     ) -> None:
-        """Read the parts that are constant for the life of the process; `details` are for users."""
         task, manifest, backend = artifact.task, artifact.manifest, artifact.backend
         self._live = LiveSession(loaded.session, loaded.placement)
         self._buckets = buckets

@@ -95,7 +95,6 @@ class _Loaded:
     buckets: ComputeBuckets
 
     def share(self) -> Runner:
-        """Return a runner for several threads at a time."""
         return Runner(self.session, self.signature, shared=True)
 
 
@@ -205,7 +204,6 @@ def _load(
 
 
 def _verify(checked: CheckedArtifact, loaded: _Loaded, progress: Callable[[str], None]) -> float:
-    """Compare the outputs of the golden samples; return the seconds of the slowest run."""
     prover = StartupProver(loaded.runner, loaded.signature, loaded.buckets)
     try:
         return prover.prove(loaded.samples, checked.manifest, progress, steps=loaded.on_device)

@@ -33,7 +33,6 @@ class RunProver:
         return self._runner.run(self._outputs, feeds)
 
     def _end_run(self, began: float) -> float:
-        """Return the seconds of a run that has just ended."""
         taken = self._clock() - began
         self.slowest = max(self.slowest, taken)
         return taken

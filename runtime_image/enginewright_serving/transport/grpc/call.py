@@ -311,7 +311,6 @@ class GrpcCall(InferenceCall):
         self._view = self.message.view()
 
     def _take(self, part: memoryview) -> None:
-        """Copy a part of the message."""
         view = self._view
         while view is not None and part:
             room = view[self._filled :]

@@ -282,7 +282,6 @@ class Http2Connection(PausingProtocol):
             at += taken
 
     def _take_direct(self, size: int) -> None:
-        """Take bytes that were read into a body."""
         self._direct = None
         self._processing = True
         try:

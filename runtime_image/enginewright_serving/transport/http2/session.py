@@ -260,7 +260,6 @@ class Session:
         self._drop(stream_id, by_server=True)
 
     def _drop(self, stream_id: int, *, by_server: bool) -> None:
-        """Close a stream without its response."""
         stream = self.streams.open.get(stream_id)
         if stream is not None:
             self.streams.owed -= not stream.receiving and stream.unsent is None

@@ -145,7 +145,6 @@ def _read(journal: Path) -> dict[str, Outcome]:
 
 
 def _is_empty(array: NDArray[Any] | ort.OrtValue) -> bool:
-    """Tell whether an output has no elements, or is not finite."""
     if not isinstance(array, np.ndarray):
         return False
     if not array.size:

@@ -82,7 +82,6 @@ def discover(path: Path, request: DiscoveryRequest, journal: Path) -> Discovered
 
 
 def _start(problem: Problem, samples: Mapping[str, Sequence[int]]) -> dict[str, int] | None:
-    """Return the point of the user's samples, if there are any."""
     if not samples:
         return None
     point = problem.start

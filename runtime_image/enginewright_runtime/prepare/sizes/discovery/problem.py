@@ -184,7 +184,6 @@ def _is_integer(spec: TensorSpec) -> bool:
 
 
 def _values(spec: TensorSpec, clues: Clues) -> Options:
-    """Return ranges of values to be tried for an input that is compared with constants."""
     constants: Options = tuple((value, value) for value in clues.compared.get(spec.name, ()))
     if spec.dtype == "bool":
         return (DRAWN, (0.0, 0.0), (1.0, 1.0))
@@ -198,7 +197,6 @@ def _values(spec: TensorSpec, clues: Clues) -> Options:
 def _collect_named(
     inputs: Sequence[TensorSpec], given: Sequence[ShapeProfile], corner: str
 ) -> dict[str, int]:
-    """Return the sizes of named dimensions in given profiles."""
     shapes = {spec.name: spec.shape for spec in inputs}
     by_symbol: dict[str, int] = {}
     for profile in given:

@@ -144,7 +144,6 @@ def _combinations(
 
 
 def _span(direction: Direction, seed: Point, attempt: Attempt, caps: Caps) -> tuple[int, int]:
-    """Return the smallest and the largest size of the driver that ran."""
     unknown, size = direction.driver, seed[direction.driver.name]
 
     def runs(tried: int) -> bool:

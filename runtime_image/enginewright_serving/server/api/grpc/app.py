@@ -44,8 +44,6 @@ _INFER: Final = "ModelInfer"
 
 @dataclass(frozen=True, slots=True)
 class _GrpcCodec:
-    """Decodes requests of the ready model, and encodes their answers."""
-
     decoder: GrpcDecoder
     encoder: GrpcEncoder
     of_model: "_GrpcCodec | None" = None  # of the sidecar's requests, if it differs

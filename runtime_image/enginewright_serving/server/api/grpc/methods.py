@@ -111,7 +111,6 @@ class Methods:
         return messages.Statistics(model_stats=[{name: values[name] for name in _STATISTICS}])
 
     def _health(self, request: Any) -> object:  # noqa: ANN401 - made at run time
-        """Return whether the server is ready, for a kubelet's gRPC probe."""
         if request.service not in {"", SERVICE}:
             raise RequestError(404, f"service {show(request.service)} is unknown; use {SERVICE!r}")
         ready = self._inference.why_not_ready() is None

@@ -30,8 +30,6 @@ _ONNX_TYPES: Final = {datatype.name: datatype.onnx for datatype in DATATYPES}
 
 @dataclass
 class _Argument:
-    """One input or output, as ONNX Runtime describes it."""
-
     name: str
     type: str
     shape: list[int | str | None]
@@ -154,7 +152,6 @@ def _publish(model: Signature) -> PublishedSignature:
 
 
 def _signature(chain: Chain, model: Signature) -> Signature:
-    """Return what clients send and receive; shape profiles limit inputs of the model itself."""
     inputs = {
         name: model.inputs[name] if part.stage == "model" else _tensor(text)
         for name, (part, text) in chain.inputs.items()

@@ -195,7 +195,6 @@ class GrpcDecoder:
         *,
         typed: bool,
     ) -> tuple[list[str], bool]:
-        """Return the names of the requested outputs, and whether they are sent as raw bytes."""
         signature = self._signature
         names: list[str] = []
         for item in request.outputs:
