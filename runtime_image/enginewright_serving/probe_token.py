@@ -31,7 +31,6 @@ def read_or_create(path: Path) -> str:
 
 
 def _create(path: Path) -> None:
-    """Create the token file atomically; an existing one is kept."""
     token = secrets.token_hex(_BYTES)
     draft = path.with_name(f"{path.name}.{token[:16]}")
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

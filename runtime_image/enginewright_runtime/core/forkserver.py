@@ -47,8 +47,6 @@ class _Child:
 
 
 class _ForkServer:
-    """Waits for requests and for the exit of children."""
-
     def __init__(self, requests: socket.socket) -> None:
         self._first = requests
         self._selector = selectors.DefaultSelector()
@@ -196,7 +194,6 @@ def _run(request: ForkRequest, streams: Sequence[int], server: socket.socket, pa
 
 
 def _settle(request: ForkRequest, parent: int) -> None:
-    """Set up the child's signals, environment, folder and memory limit."""
     prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # when the thread that started it ends
     prctl(_PR_SET_NAME, request.title.encode(), 0, 0, 0)

@@ -99,7 +99,6 @@ def log_command(module: ModuleType, *arguments: str, before: Sequence[str] = ())
 
 
 def _log_call(function: str, arguments: str) -> None:
-    """Log a command that calls a function again."""
     if len(arguments) >= _LONGEST_ARGUMENT:
         try:
             arguments = f"{FROM_FILE}{_keep_arguments(function, arguments)}"
@@ -166,7 +165,6 @@ def _wait(child: Child, limits: Limits) -> End | None:
 
 
 def _parse(answer: bytes) -> ChildAnswer | None:
-    """Return a child's answer, or None if it ended before the answer was complete."""
     try:
         return ChildAnswer.decode(answer)
     except ValueError:

@@ -326,7 +326,6 @@ class _Build:
         return _Engine(about, self._folder / about.file, answer)
 
     def _is_worth_an_engine(self, nodes: Sequence[int]) -> bool:
-        """Tell whether an engine of these nodes gains more than the copies to it and back cost."""
         labels = [name for index in nodes for name in graph.labels(self._model.graph.node[index])]
         _, count, share = coverage(labels, self._request.manifest)
         return count >= _MIN_NODES or (share or 0.0) >= _MIN_SHARE
@@ -357,7 +356,6 @@ class _Build:
         return input_profiles | {profile.name: profile for profile in inner_profiles}
 
     def _acyclic(self, engines: list[_Engine], types: Mapping[str, TensorType]) -> list[_Engine]:
-        """Drop the smallest engines until the engines form no cycle."""
         kept = sorted(engines, key=lambda engine: len(engine.context.nodes))
         while len(kept) > 1 and self._compose(kept, types) is None:
             kept[0].path.unlink()
@@ -495,7 +493,6 @@ def _profiles(manifest: Manifest, model: ModelProto) -> tuple[ShapeProfile, ...]
 
 
 def _values(profile: ShapeProfile) -> tuple[tuple[int, ...], ...] | None:
-    """Return values for a shape input, if the user declared a range of integers."""
     if profile.low is None or profile.high is None or len(profile.opt) > 1:
         return None
     count = profile.opt[0] if profile.opt else 1

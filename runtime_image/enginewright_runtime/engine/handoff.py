@@ -117,7 +117,6 @@ def _versions(manifest: Manifest, recipe: EngineRecipe) -> dict[str, str]:
 
 
 def _worst(parity: tuple[OutputParity, ...]) -> OutputParity | None:
-    """Return the largest finite differences from the prepared model, or from the source."""
     compared = [
         output_parity for output_parity in parity if output_parity.compared_with != "expected"
     ]
@@ -143,7 +142,6 @@ def summary(engine: EngineInfo) -> str:
 
 
 def _elsewhere(manifest: Manifest) -> list[str]:
-    """Return the first profiled compute nodes outside all engines of the artefact."""
     engine = manifest.engine
     if engine is None or engine.nodes_accelerated == engine.nodes_total:
         return []

@@ -104,8 +104,6 @@ class RegistryWriter(Web):
         attempt: Callable[[aiohttp.ClientSession], Awaitable[_T]],
         sent: Callable[[], int] = lambda: 0,
     ) -> _T:
-        """Repeat an attempt after transient failures, as long as there is time."""
-
         async def one() -> _T:
             async with self._exchange(url, sent) as session:
                 return await attempt(session)

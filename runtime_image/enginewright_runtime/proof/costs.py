@@ -150,7 +150,6 @@ class _Event:
 
 
 def _events(path: Path, runs: int) -> list[list[_Event]]:
-    """Read the events of each completed run, without the first run if there are others."""
     events: list[_Event] = []
     periods: list[tuple[int, int]] = []
     for entry in _entries(path):

@@ -216,7 +216,6 @@ def _judge(
     compared_with: ComparedWith,
     varying: Iterable[VaryingOutput],
 ) -> tuple[Comparison, dict[str, Arrays]]:
-    """Return a comparison, and the arrays of `path` by sample, for the outputs of the session."""
     kinds = types_of(signature)
     expected = {
         sample: {

@@ -102,7 +102,6 @@ class BucketClient:
                 )
 
     async def _reopen(self, error: StoreError) -> bool:
-        """Reconfigure the bucket for another attempt; return whether that is possible."""
         if error.kind == "region":
             region = error.region or await _region_of(self._bucket)
             if region is None or region == self._bucket.settings.get("region"):
@@ -118,7 +117,6 @@ class BucketClient:
 
 
 async def _region_of(bucket: Bucket) -> str | None:
-    """Return the region that Amazon reports; None for other stores, and without a response."""
     if "endpoint" in bucket.settings:
         return None
     timeout = aiohttp.ClientTimeout(total=_REGION_SECONDS)

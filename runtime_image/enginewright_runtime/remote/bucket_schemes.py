@@ -108,7 +108,6 @@ def _az(name: str, path: str, secret: Secret) -> Location:
 
 
 def _setting(secret: Secret, *keys: str, check: "Callable[[str, str], None]") -> str | None:
-    """Return the value from the Secret, else from the pod's environment, once it is checked."""
     for values, kind in (
         (secret.values, "key {} of the Secret"),
         (os.environ, "environment variable {}"),

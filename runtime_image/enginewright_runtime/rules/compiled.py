@@ -71,7 +71,6 @@ def control_flow(subject: Subject) -> Hit | None:
 
 
 def _explain_refusal(node: RawNode) -> str | None:
-    """Return a sentence if TensorRT refuses the node, as far as the model's declarations show."""
     graphs = list(bodies(node.proto))
     if node.op == "If" and len(graphs) > 1:
         for first, second in zip(graphs[0].output, graphs[1].output, strict=False):

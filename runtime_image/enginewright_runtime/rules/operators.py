@@ -58,7 +58,6 @@ def missing(nodes: Sequence[RawNode], registry: Registry) -> Hit:
 
 
 def _newer_opset(nodes: Sequence[RawNode], registry: Registry) -> str | None:
-    """Return the first opset with all of the operators, if it is newer than the model's."""
     domains = {node.domain for node in nodes}
     if len(domains) > 1:
         return None

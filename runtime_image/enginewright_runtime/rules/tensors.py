@@ -96,7 +96,6 @@ def _unread(view: ModelView) -> frozenset[str]:
 
 
 def _amount(tensor: TensorProto) -> tuple[int, int, str] | None:
-    """Return how much data is present, how much is needed, and their unit, if known."""
     count = graphs.elements(tensor)
     if graphs.external_entries(tensor) is not None or tensor.HasField("segment"):
         return None

@@ -166,7 +166,6 @@ _INTEGERS: Final[dict[int, str]] = {
 
 
 def _operands(subject: Subject) -> Iterator[tuple[RawNode, str, TensorProto]]:
-    """Yield weights that are multiplied and added: the node, the weight's name and the weight."""
     names = {id(tensor): name for name, tensor in subject.tensors}
     for node in subject.view.nodes:
         for index in _LINEAR.get(node.op, ()) if node.domain == "" else ():

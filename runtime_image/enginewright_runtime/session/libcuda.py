@@ -39,7 +39,6 @@ def _ask() -> dict[str, Any]:
 
 
 def _device(cuda: ctypes.CDLL) -> dict[str, Any]:
-    """Return compute capability and memory of device 0, as far as the driver reports them."""
     device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     failed = (
         _call(cuda, "cuDeviceGet", ctypes.byref(device), 0)

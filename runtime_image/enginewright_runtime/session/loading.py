@@ -161,7 +161,6 @@ def ask_device(backend: SessionBackend) -> Device:
 
 
 def _obstacle(backend: SessionBackend, device: Device) -> Finding | None:
-    """Return why the provider cannot be created, as far as can be checked before loading."""
     findings: list[Finding] = []
     if names := backend.missing_libraries():
         message = (

@@ -120,7 +120,6 @@ def library_version(path: Path | None) -> str | None:
 
 
 def _engine_library(module: str) -> Path | None:
-    """Return the library that builds and runs engines, in the folder of one of the wheels."""
     folder = _folder(module)
     return next(iter(sorted(folder.glob(f"{_ENGINES}*"))), None) if folder else None
 

@@ -242,7 +242,6 @@ class BucketMedium(Medium):
         ]
 
     def _put_file(self, name: str, source: Path) -> ArtifactFile:
-        """Put a file unless the bucket has it; return what the manifest lists."""
         local = file_sha256(source)
         file = ArtifactFile(path=name, sha256=local.sha256, size_bytes=local.size_bytes)
         if self._is_stored(file):
@@ -259,7 +258,6 @@ class BucketMedium(Medium):
                 self._put_file(file.path, publication.files[file.path])
 
     def _is_stored(self, file: ArtifactFile) -> bool:
-        """Return whether the bucket holds the file, intact and for long enough."""
         present = self._objects.info(_name(file))
         if present is None or present.size != file.size_bytes or _age(present) > _REUSED_WITHIN:
             return False

@@ -110,7 +110,6 @@ def _parse(aside: Path) -> re.Match[str]:
 
 
 def _set_aside(root: Path, tmp: Path, stored: Stored) -> Path | None:
-    """Rename an artefact into `tmp/`, unless it stays or is gone."""
     artifact = stored.artifact
     folder = root / artifact.folder
     modified = _read_time(folder)

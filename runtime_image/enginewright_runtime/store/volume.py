@@ -75,7 +75,6 @@ class VolumeMedium(Medium):
         writer: BinaryIO | None,
         on_chunk: Callable[[int], None] | None = None,
     ) -> Copied | None:
-        """Copy all of the file, whatever its size."""
         with self.open_file(artifact, file) as reader:
             return None if reader is None else digests.copy(reader, writer, on_chunk)
 
@@ -251,7 +250,6 @@ class VolumeMedium(Medium):
         shutil.rmtree(trash, ignore_errors=True)
 
     def _sweep(self) -> None:
-        """Remove leftovers of publishers that ended more than a day ago."""
         (self._root / _TMP).mkdir(exist_ok=True)
         for leftover in self.leftovers(frozenset):
             self.remove(leftover)
@@ -305,7 +303,6 @@ def _files_in(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _last_written(folder: Path) -> float:
-    """Return the last modification time in a folder, or now if it was just removed."""
     try:
         times = [folder.lstat().st_mtime]
         times += [path.lstat().st_mtime for path in folder.rglob("*")]

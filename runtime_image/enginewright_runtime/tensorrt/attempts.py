@@ -79,7 +79,6 @@ class EngineBuilds:
         profiles: Sequence[TensorProfile],
         span: tuple[float, float],
     ) -> BuildResult:
-        """Build, and repeat with other workspace sizes while these may help."""
         space: workspace.Workspace | None = None
         while True:
             limit = space.limit if space else self.recipe.workspace_bytes

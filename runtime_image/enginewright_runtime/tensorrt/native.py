@@ -191,7 +191,6 @@ def _set_profile(
     config: Any,  # noqa: ANN401 - NVIDIA's
     profiles: Sequence[TensorProfile],
 ) -> bool:
-    """Set the sizes, or the values, of every dynamic input; return whether the library accepts them."""
     by_name = {profile.name: profile for profile in profiles}
     profile = builder.create_optimization_profile()
     dynamic = False

@@ -81,8 +81,6 @@ def _report(paths: Paths, failure: StageFailure) -> int:
 
 
 class _Server:
-    """One run of the server."""
-
     def __init__(
         self, task: ServeTask, paths: Paths, ports: tuple[int, int], settings: TransportSettings
     ) -> None:

@@ -274,7 +274,6 @@ class Monitor:
             _log.info("golden sample %r %s", name, why)
 
     async def _compare_answers(self) -> None:
-        """Run one sample of the stable revision, after a golden inference of an admitted pod."""
         comparison = self._answers
         if comparison is None or comparison.result is not None or not self._pod_state.admitted:
             return

@@ -158,7 +158,6 @@ class Shadow:
         request: memoryview,
         json_length: int | None,
     ) -> ServerResponse | None:
-        """Return a canary's answer with outputs; count why if there is none."""
         client = self._canary(order)
         base = f"/v2/models/{self._model}/versions/{order.revision}"
         authorization = self._authorization(order.revision)

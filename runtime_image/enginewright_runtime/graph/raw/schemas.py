@@ -189,7 +189,6 @@ def is_valid(node: NodeProto, newer: Schema, older: Schema) -> bool:
 
 
 def _is_expressible(node: NodeProto, newer: Schema, older: Schema) -> bool:
-    """Return whether the older operator has an equivalent form."""
     moved = find_moved_inputs(newer, older)
     for entry in node.attribute:
         if entry.name in older.attributes or is_default(entry, newer):

@@ -338,7 +338,6 @@ class _Conversion:
         return loadable(self._source, path, self._recipe.max_ir_version)
 
     def _run_source(self, samples: Sequence[Sample]) -> SourceRun | None:
-        """Write inputs and the source's outputs; None if the source cannot be run."""
         folder = self._outputs
         write_arrays(folder / INPUTS, {sample.name: sample.inputs for sample in samples})
         doing = "running the source"

@@ -87,7 +87,6 @@ def placement(backend: str, model: Path) -> Support:
 
 
 def _parser(backend: str, model: Path, log: Path) -> list[str] | None:
-    """Return the labels of nodes that TensorRT's parser does not support; None without a parser."""
     try:
         version = loading.find(backend).version()
         tensor_types = Call(types, "reading the types of the model's tensors", _LIMITS).run(model)

@@ -136,7 +136,6 @@ class _Lowering(ModelEditor):
 
     @staticmethod
     def _makes(node: NodeProto, signature: OperatorSignature, variables: set[str]) -> bool:
-        """Tell whether the node has outputs of these types, so that half precision saves anything."""
         formals = [signature.output(index) for index, name in enumerate(node.output) if name]
         return any(formal is not None and formal.kind in variables for formal in formals)
 
@@ -175,7 +174,6 @@ class _Lowering(ModelEditor):
                 node.set_input(index, self._form(name, kind, node))
 
     def _forms_of(self, name: str, scope: Scope) -> _Forms:
-        """Return the names of a value inside a graph, by type; empty if it is not converted."""
         here: Scope | None = scope
         while here is not None:
             if (here, name) in self._forms:

@@ -135,7 +135,6 @@ def groups(elements: Mapping[str, int]) -> list[list[str]]:
 def _runner(
     path: Path, change: Callable[[ModelProto, Sequence[str]], None], names: Sequence[str]
 ) -> Callable[[Feeds], list[Array]]:
-    """Return a function that runs the model with other outputs, set by `change` for `names`."""
     model = graphs.parse(path)
     Scope(model.graph).sort()
     change(model, names)

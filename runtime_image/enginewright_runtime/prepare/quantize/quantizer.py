@@ -206,7 +206,6 @@ class _Quantizer:
         )
 
     def _load(self) -> tuple[SourceModel, int]:
-        """Parse the model, converted to an opset with the precision; return it and its own opset."""
         own = graphs.default_opset(graphs.parse(self._source)) or 1
         refused = ""
         for needed in self._opsets():
@@ -271,7 +270,6 @@ class _Quantizer:
         return StaticQuantization(self._subject, layers, ranges, form)
 
     def _declare_types(self) -> None:
-        """Declare the types of values in the model that schemas do not determine."""
         graph = self._subject.model.graph
         determined = element_types(self._subject.model)
         made = {name for node in graph.node for name in node.output if name}

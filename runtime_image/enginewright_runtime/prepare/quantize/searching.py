@@ -144,7 +144,6 @@ class _ExclusionSearch:
         return all(len(group.units) == 1 for group in tried) and least >= max(others, default=0.0)
 
     def _try(self) -> frozenset[int] | None:
-        """Exclude as many of the costliest as allowed, then as few as suffice."""
         order = [group.units for group in self._costliest()]
         if not order or self._budget.is_spent() or not self._prove(_union(order)).agrees:
             return None

@@ -224,7 +224,6 @@ class _Quantization:
         return self._keep(None, f"the model keeps its own precision; {reasons}")
 
     def _make(self, precision: Precision) -> QuantizedModel:
-        """Convert and prove a model; raises StageFailure if it cannot be proven here."""
         self._check_processor(precision)
         _log.info("quantizing the model to %s", precision)
         progress = self._work / f"{PREFIX}progress"
@@ -388,7 +387,6 @@ class _Quantization:
         return f", with ranges of {format_count(made.samples, 'sample')} ({quantization.calibration.method})"
 
     def _costs(self, model: Path) -> tuple[NodeCost, ...]:
-        """Return the nodes' costs; if the model cannot be profiled, those before the change."""
         _log.info("profiling the model on backend cpu")
         inputs = self._work / GOLDEN_FOLDER / INPUTS
         try:

@@ -253,7 +253,6 @@ class _StaticWriter(ModelEditor):
         return self.node("DequantizeLinear", inputs, target, source, **attributes)
 
     def _quantize_weight(self, layer: Layer) -> tuple[str, QuantizedWeight]:
-        """Return a weight's quantized initializer, created once for all nodes that share it."""
         key = (layer.weight, layer.axis)
         if key not in self._weights:
             weight = quantize_weight(self.weight(layer.weight), self._form.weights, layer.axis)

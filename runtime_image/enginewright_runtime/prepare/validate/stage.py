@@ -117,7 +117,6 @@ def _load_sessions(
 
 
 def _as_device_warning(finding: Finding, backend: str) -> Finding:
-    """Return the finding as a warning if it is an operator that only the reference may lack."""
     lacks = {Reason.UNSUPPORTED_OPERATOR, Reason.CUSTOM_DOMAIN_UNSUPPORTED}
     if finding.severity != "error" or finding.reason not in lacks:
         return finding

@@ -65,7 +65,6 @@ class Ancestry:
         return ancestors
 
     def _live_ranges(self) -> list[LiveRange]:
-        """Return the live ranges of the tensors that are read, in the order of their producers."""
         last = {
             name: position
             for position, index in enumerate(self.order)
@@ -149,7 +148,6 @@ class _Search:
         return next((position for position in positions if self._cut(position)), None)
 
     def _cut(self, position: int) -> list[str]:
-        """Return the tensors of both models that are produced up to `position` and read after it."""
         return [
             live_range_.tensor
             for live_range_ in self.live_ranges
@@ -178,7 +176,6 @@ class _Search:
         return None if node is None or description is None else Drifting(node, tensor, description)
 
     def is_confirmed(self, drifting: Drifting) -> bool:
-        """Tell whether the next cut without the tensor drifts too."""
         live_range = next(
             live_range_ for live_range_ in self.live_ranges if live_range_.tensor == drifting.tensor
         )

@@ -181,7 +181,6 @@ class Comparison:
     def _mark_unstable(
         self, failures: list[ParityFailure], outputs: Outputs, again: Callable[[], Outputs]
     ) -> list[ParityFailure]:
-        """Add to the description of outputs that also differ between runs of the judged model."""
         suspects = {
             failure.output: outputs[failure.output]
             for failure in failures

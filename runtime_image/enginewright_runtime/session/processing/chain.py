@@ -95,7 +95,6 @@ class Chain:
         return tuple(dict.fromkeys(problems))
 
     def _find_unused(self) -> Iterable[str]:
-        """Yield the steps before the model of which nothing is used."""
         for number, part in enumerate(self.parts):
             later = {input_.name for one in self.parts[number + 1 :] for input_ in one.inputs}
             names = [output.name for output in part.outputs]

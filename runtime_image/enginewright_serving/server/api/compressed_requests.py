@@ -141,7 +141,6 @@ class CompressedRequests:
         work.refuse(refusal)
 
     def _complete(self, work: _Expansion, *, complete: bool) -> bool:
-        """Charge the bytes of a step, and pass the body on if it is complete."""
         self._inflight.hold(work.request, work.charged)
         if complete:
             body = work.result()

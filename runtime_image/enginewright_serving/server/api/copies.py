@@ -22,8 +22,6 @@ MOST_BYTES: Final = 2 * LARGEST_BYTES
 
 @dataclass(frozen=True, slots=True)
 class _Exchange:
-    """A request and its answer."""
-
     body: Body
     json_length: int | None
     answer: HttpResponse

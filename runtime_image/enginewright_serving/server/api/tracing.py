@@ -211,7 +211,6 @@ def _remote(answered: Answered) -> Any:  # noqa: ANN401 - of OpenTelemetry
 
 
 def _exporter(options: TracingTask) -> Any:  # noqa: ANN401 - of OpenTelemetry
-    """Return the exporter; OTEL_EXPORTER_OTLP_* supplies further options, such as headers."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - large
 
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # a line per attempt otherwise

@@ -32,8 +32,6 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True, eq=False)
 class _Work(Generic[_T]):
-    """One request that waits for a thread, or has one."""
-
     call: InferenceCall
     do: Callable[[], _T]
     done: Callable[[asyncio.Future[_T]], None]
@@ -158,7 +156,6 @@ class RequestThreads:
         return busy(f"{self.waiting} {self._who} wait {self._purpose}")
 
     def _expire(self, work: _Work[Any]) -> None:
-        """Refuse a request whose deadline has passed, unless its work has begun."""
         with self._lock:
             waits = self._queue.discard(work)
         if waits:

@@ -194,7 +194,6 @@ class InferenceWorker:
 
 
 def _waiting(jobs: list[Job]) -> list[Job]:
-    """Return those of `jobs` that are still needed, and have not failed."""
     now = time.monotonic()
     return [
         job for job in jobs if not (job.is_dropped or job.is_late(now) or job.error is not None)

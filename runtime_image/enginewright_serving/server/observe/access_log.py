@@ -112,7 +112,6 @@ class AccessLogWriter:
 
 
 def _text(answered: Answered, now: float, suppressed: int) -> bytes:
-    """Return a request's line; durations are in milliseconds."""
     context = answered.context
     fields = {
         "protocol": answered.protocol,

@@ -51,7 +51,6 @@ class ComputeBuckets:
         windows.add(seconds, self._clock())
 
     def _new_windows(self, size: int) -> Windows:
-        """Return new windows for a size, in place of those of the rarest size."""
         if len(self._windows) == SERIES:
             del self._windows[min(self._windows, key=lambda window: self._counts[window])]
         self._windows[size] = windows = Windows(self._counts[size] - 1)

@@ -42,7 +42,6 @@ def read(tensor: Tensor, data: object, shape: tuple[int, ...], count: int) -> ND
 
 
 def _flatten(data: list[Any], shape: tuple[int, ...], count: int) -> list[Any] | None:
-    """Return the elements of `data` if it is flat or nested as `shape`."""
     if not data or type(data[0]) is not list:
         return data if len(data) == count else None
     level = [data]
@@ -54,7 +53,6 @@ def _flatten(data: list[Any], shape: tuple[int, ...], count: int) -> list[Any] |
 
 
 def _misfit(data: list[Any], shape: tuple[int, ...], count: int) -> str:
-    """Return how `data` differs from `count` elements, flat or nested as `shape`."""
     sizes: list[int] = []
     level: list[Any] = [data]
     while (types := _types(level)) == {list}:

@@ -113,7 +113,6 @@ class ConcurrencyProver(RunProver):
         return Concurrency(most, gain=gains[most], slowest=self.slowest)
 
     def _fitting(self, most: int, given: RunConditions) -> int:
-        """Return how many runs fit into memory, as large as the largest so far."""
         if given.memory is None:
             return most
         resident = self._resident()
@@ -139,7 +138,6 @@ class ConcurrencyProver(RunProver):
         return ""
 
     def _gains(self, feeds: Feeds, most: int, single: float) -> dict[int, float]:
-        """Return the factor of the rate by number of runs at a time, as long as more are faster."""
         end = self._clock() + _SECONDS
         count = max(1, math.ceil(_ROUND_SECONDS / single))
         gains = {1: 1.0}
@@ -168,7 +166,6 @@ class ConcurrencyProver(RunProver):
 
     @staticmethod
     def _together(work: Callable[[int], None], count: int) -> None:
-        """Call `work` in `count` threads, which start together; raise the first error."""
         errors: list[BaseException] = []
         start = threading.Barrier(count)
 
@@ -213,6 +210,5 @@ def _why_not(most: int, batches: BatchLimits, given: RunConditions) -> str:
 
 
 def _numbers(most: int) -> list[int]:
-    """Return the numbers of runs that are tried: 2, 4, 8, …, and the largest."""
     doubled = [2**power for power in range(1, most.bit_length())]
     return sorted({*doubled, most})

@@ -75,7 +75,6 @@ def load_session(
 
 
 def _no_memory(backend: str, device: Device, text: str) -> StageFailure:
-    """Return the failure of a load that needs more memory, of the device if there is one."""
     where, remedy = "memory", None
     if device.memory is not None:
         where = "the memory of the device"

@@ -154,7 +154,6 @@ def prepare(
 
 
 def _check(task: ServeTask, artifact: Path, progress: Callable[[str], None]) -> CheckedArtifact:
-    """Run the checks that need no loading, and ask the driver."""
     progress("reading the manifest")
     manifest = read_manifest(task, artifact)
     backend = find(task.backend)
@@ -183,7 +182,6 @@ def _check(task: ServeTask, artifact: Path, progress: Callable[[str], None]) -> 
 def _load(
     checked: CheckedArtifact, runtime_caches: Path | None, progress: Callable[[str], None]
 ) -> _Loaded:
-    """Load the model, with kernels of earlier starts, and choose how inputs reach the device."""
     task, artifact, manifest = checked.task, checked.folder, checked.manifest
     backend, device = checked.backend, checked.device
     load = partial(load_session, task, artifact, manifest, checked.threads, device)

@@ -78,7 +78,6 @@ class StartupProver:
     def _run_steps(
         self, feeds_run: list[Feeds], manifest: Manifest, progress: Callable[[str], None]
     ) -> list[tuple[str, Feeds]]:
-        """Run the sizes between those of the profiles; return those that the model accepts."""
         began = time.monotonic()
         done: list[tuple[str, Feeds]] = []
         points = step_points(feeds_run, list_profiles(manifest))

@@ -40,7 +40,6 @@ class RunProver:
     def _differing(
         self, expected: Sequence[NDArray[Any]], actual: Sequence[NDArray[Any]]
     ) -> str | None:
-        """Return the first output that differs by more than rounding, if one does."""
         for name, one, other in zip(self._outputs, expected, actual, strict=True):
             if not _same(self._signature.outputs[name], one, other):
                 return name
@@ -55,7 +54,6 @@ def measure_run(run: Callable[[], Any]) -> float:
 
 
 def _same(tensor: Tensor, single: NDArray[Any], joined: NDArray[Any]) -> bool:
-    """Whether two outputs are the same but for rounding."""
     tolerance = _TOLERANCES.get(tensor.datatype.name)
     if single.shape != joined.shape:
         return False

@@ -320,7 +320,6 @@ class GrpcCall(InferenceCall):
             part, view = part[taken:], self._view
 
     def _charge(self, arrived: int) -> None:
-        """Charge the bytes of the message that have arrived."""
         message, holding = self.message, self.holding
         assert message is not None  # noqa: S101 - it arrives
         assert holding is not None  # noqa: S101 - likewise

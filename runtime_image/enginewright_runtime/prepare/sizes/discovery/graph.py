@@ -106,7 +106,6 @@ def _tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
 def _find_compared(
     readers: _Readers, value: Value, numbers: Mapping[str, float]
 ) -> tuple[float, ...]:
-    """Return the constants that an input's own value is compared with, in the graph's order."""
     same = {value}
     constants: list[float] = []
 
@@ -126,7 +125,6 @@ def _find_compared(
 def _sizes(
     readers: _Readers, value: Value, weights: Mapping[str, tuple[int, ...]]
 ) -> tuple[int, ...]:
-    """Return sizes of the weights that an input reaches first, nearest first."""
     distance = {value: 0}
     met: list[tuple[int, int]] = []
 

@@ -56,7 +56,6 @@ def changes(message: str, point: Point, problem: Problem) -> list[Change]:
 
 
 def _parse_named(message: str, problem: Problem) -> Iterator[Change]:
-    """Yield changes that a message about an input states explicitly."""
     if (match := _RANK.search(message)) and (name := rank_of(match["name"])) in problem.choices:
         options = problem.choices[name]
         if int(match["rank"]) in options:
@@ -108,7 +107,6 @@ def _areas(numbers: Sequence[int], point: Point, problem: Problem) -> Iterator[C
 
 
 def _derive_changes(numbers: Sequence[int], sizes: Point) -> Iterator[Change]:
-    """Yield changes if layers have derived the numbers from the sizes."""
     pairs = [*pairwise(numbers)]
     # no message says which number is actual and which expected; smaller sizes are tried first
     for actual, expected in sorted(

@@ -161,7 +161,6 @@ def _span(direction: Direction, seed: Point, attempt: Attempt, caps: Caps) -> tu
 
 
 def _bisect(failing: int, running: int, runs: Callable[[int], bool]) -> int:
-    """Return a size that runs, as close to `failing` as a few steps of bisection find."""
     for _ in range(_STEPS):
         middle = (failing + running) // 2
         if middle in {failing, running}:
@@ -176,7 +175,6 @@ def _bisect(failing: int, running: int, runs: Callable[[int], bool]) -> int:
 def _together(
     seed: Point, drivers: list[tuple[Direction, int]], corner: str, attempt: Attempt
 ) -> dict[str, int]:
-    """Return a point with all drivers at the sizes at which each runs, or as many as run together."""
     reached = dict(seed)
     point: dict[str, int] | None = dict(seed)
     for direction, size in drivers:

@@ -74,7 +74,6 @@ def _key(point: Point) -> tuple[tuple[str, int], ...]:
 
 
 def _moves(message: str, point: Point, problem: Problem) -> Iterator[Change]:
-    """Yield changes of a point that failed, the most likely first."""
     if _OF_VALUES.search(message):
         yield from _values(problem, point)
     hinted = changes(message, point, problem)
@@ -91,7 +90,6 @@ def _moves(message: str, point: Point, problem: Problem) -> Iterator[Change]:
 
 
 def _defaults(problem: Problem, point: Point) -> Iterator[Change]:
-    """Yield default sizes and values: the most likely of each unknown, then the next ones."""
     by_name = {item.name: item for item in problem.unknowns}
     rows: dict[bool, list[list[Change]]] = {False: [], True: []}
     groups = [*problem.peers().values(), *([name] for name in by_name)]
@@ -108,7 +106,6 @@ def _defaults(problem: Problem, point: Point) -> Iterator[Change]:
 
 
 def _values(problem: Problem, point: Point) -> Iterator[Change]:
-    """Yield other values: those that the graph compares with first, then other integers."""
     for name in sorted(problem.choices, key=lambda name: name == INTEGERS):
         options = problem.choices[name]
         yield from ({name: index} for index in range(len(options)) if index != point[name])

@@ -84,7 +84,6 @@ class StepRuns:
 
 
 def _check_made(model: Signature, own: Feeds, produced: Feeds) -> None:
-    """Refuse inputs that do not fit the model; the steps have `produced` some of them."""
     try:
         for name, tensor in model.inputs.items():
             if name in produced:
