@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -30,9 +30,18 @@ def copy(
     on_chunk: Callable[[int], None] | None = None,
 ) -> Copied:
     """Copy `reader` to `writer`, if given, and hash it; `on_chunk` gets the size of every chunk; raises OSError."""
+    return copy_chunks(iter(lambda: reader.read(CHUNK), b""), writer, on_chunk)
+
+
+def copy_chunks(
+    chunks: Iterable[bytes],
+    writer: BinaryIO | None,
+    on_chunk: Callable[[int], None] | None = None,
+) -> Copied:
+    """Write chunks as `copy` does; raises what `chunks` raises."""
     digest = hashlib.sha256()
     size = 0
-    while chunk := reader.read(CHUNK):
+    for chunk in chunks:
         digest.update(chunk)
         size += len(chunk)
         if writer is not None:

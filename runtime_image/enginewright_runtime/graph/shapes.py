@@ -63,7 +63,12 @@ def resolve(
         if len(sizes) < len(dimensions) or spec.name in unranked:
             unsized.append(spec.name)
         else:
-            profiles[spec.name] = _profile(spec.name, sizes)
+            profiles[spec.name] = ShapeProfile(
+                input=spec.name,
+                min=tuple(entry.min for entry in sizes),
+                opt=tuple(entry.opt for entry in sizes),
+                max=tuple(entry.max for entry in sizes),
+            )
     return Resolved(
         tuple(profiles[spec.name] for spec in inputs if spec.name in profiles),
         tuple(findings),
@@ -134,7 +139,11 @@ def _check(
         return _invalid(profile, f"the model has no input of that name; it has {names}")
     ranks = {len(profile.min), len(profile.opt), len(profile.max)}
     if len(ranks) > 1 or (not unranked and ranks != {len(spec.shape)}):
-        return _invalid(profile, f"min, opt and max need {_dimensions(spec)}")
+        dimensions = format_count(len(spec.shape), "dimension")
+        return _invalid(
+            profile,
+            f"min, opt and max need {dimensions} each, because the model has {_shape(spec)}",
+        )
     for index, (low, opt, high) in enumerate(
         zip(profile.min, profile.opt, profile.max, strict=True)
     ):
@@ -212,15 +221,6 @@ def missing(
     )
 
 
-def _profile(name: str, sizes: Sequence[Sizes]) -> ShapeProfile:
-    return ShapeProfile(
-        input=name,
-        min=tuple(entry.min for entry in sizes),
-        opt=tuple(entry.opt for entry in sizes),
-        max=tuple(entry.max for entry in sizes),
-    )
-
-
 def _invalid(profile: ShapeProfile, cause: str) -> Finding:
     return Finding(
         reason=Reason.SHAPE_PROFILE_INVALID, cause=f"spec.shapes, input {profile.input}: {cause}"
@@ -229,9 +229,3 @@ def _invalid(profile: ShapeProfile, cause: str) -> Finding:
 
 def _shape(spec: TensorSpec) -> str:
     return "[" + ", ".join("?" if size is None else str(size) for size in spec.shape) + "]"
-
-
-def _dimensions(spec: TensorSpec) -> str:
-    return (
-        f"{format_count(len(spec.shape), 'dimension')} each, because the model has {_shape(spec)}"
-    )

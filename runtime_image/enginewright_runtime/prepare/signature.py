@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import onnxruntime as ort
 from enginewright_contract.images import COMPILED_BACKENDS
 from enginewright_contract.manifest import TensorSpec
-from enginewright_contract.signature import PublishedSignature, TensorText, size_text
+from enginewright_contract.signature import PublishedSignature
 from enginewright_contract.task import Recipe
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
@@ -26,7 +26,6 @@ from enginewright_runtime.session.signature import (
     NodeArg,
     ProfileError,
     SignatureError,
-    Tensor,
     read_signature,
 )
 
@@ -52,13 +51,10 @@ def signature_of(model: Path, validated: Validated, recipe: Recipe) -> Published
     compiled = recipe.backend in COMPILED_BACKENDS
     profiles = validated.profiles if compiled else recipe.shapes
     try:
-        read = read_signature(*_interface(model, validated), (profiles,))
+        return read_signature(*_interface(model, validated), (profiles,)).publish()
     except (SignatureError, ProfileError) as error:
         _log.warning("the model has no signature: %s", error)
         return None
-    return PublishedSignature.of(
-        map(_input, read.inputs.values()), map(_output, read.outputs.values())
-    )
 
 
 def load(model: Path) -> Interface:
@@ -90,12 +86,3 @@ def _declare_arguments(specs: Sequence[TensorSpec]) -> tuple[Argument, ...]:
         Argument(spec.name, _ONNX_NAMES.get(spec.dtype, spec.dtype), list(spec.shape))
         for spec in specs
     )
-
-
-def _input(tensor: Tensor) -> TensorText:
-    shape = tuple(size_text(low, high) for low, high in tensor.sizes)
-    return TensorText(tensor.name, tensor.datatype.name, shape)
-
-
-def _output(tensor: Tensor) -> TensorText:
-    return TensorText(tensor.name, tensor.datatype.name, tuple(map(str, tensor.shape)))

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
+from enginewright_contract.signature import PublishedSignature, TensorText, size_text
 from enginewright_contract.task import ShapeProfile
 from numpy.typing import NDArray
 
@@ -46,11 +47,6 @@ class Tensor:
     profiled: bool = False
     values: tuple[float, float] | None = None  # least and largest value, where values are sizes
 
-    @property
-    def sizes(self) -> tuple[tuple[int, int | None], ...]:
-        """The least and the largest size of every dimension of an input, None where unlimited."""
-        return tuple((low, None if high == _LARGEST else high) for low, high in self.bounds)
-
     def count(self, shape: object) -> int:
         """Return how many elements a tensor of `shape` has; raises RequestError unless it is valid."""
         if type(shape) is not list:
@@ -80,10 +76,8 @@ class Tensor:
             )
 
     def _wrong(self, shape: list[object], what: str) -> RequestError:
-        return RequestError(400, f"input {self.name!r}: shape {_show(shape)} {what}{self._hint()}")
-
-    def _hint(self) -> str:
-        return f"; the model expects {_show(self.shape)}" if self.bounds else ""
+        hint = f"; the model expects {_show(self.shape)}" if self.bounds else ""
+        return RequestError(400, f"input {self.name!r}: shape {_show(shape)} {what}{hint}")
 
     def _refusal(self, shape: list[object]) -> RequestError:
         bounds = self.bounds or ((0, _LARGEST),) * len(shape)
@@ -119,6 +113,25 @@ class Signature:
     def valued(self) -> tuple[Tensor, ...]:
         """The inputs whose values are bounded too."""
         return tuple(tensor for tensor in self.inputs.values() if tensor.values is not None)
+
+    def publish(self) -> PublishedSignature:
+        """Return it as text: the sizes that inputs may have, and the shapes of outputs."""
+        inputs = (
+            TensorText(
+                tensor.name,
+                tensor.datatype.name,
+                tuple(
+                    size_text(low, None if high == _LARGEST else high)
+                    for low, high in tensor.bounds
+                ),
+            )
+            for tensor in self.inputs.values()
+        )
+        outputs = (
+            TensorText(tensor.name, tensor.datatype.name, tuple(map(str, tensor.shape)))
+            for tensor in self.outputs.values()
+        )
+        return PublishedSignature.of(inputs, outputs)
 
     def check_together(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """Raise OutOfProfileError if the shapes do not all fit the same profile."""

@@ -5,7 +5,6 @@ breaks off. A separate thread sends files to it while they are read from the sto
 what only the node's next pod needs.
 """
 
-import hashlib
 import http.client
 import logging
 import queue
@@ -20,7 +19,8 @@ from typing import BinaryIO, Final
 from enginewright_contract.manifest import ArtifactFile
 from enginewright_contract.node_cache import file_path
 
-from enginewright_runtime.core.digests import CHUNK
+from enginewright_runtime.core.digests import CHUNK, copy_chunks
+from enginewright_runtime.store.artifacts import difference
 from enginewright_runtime.store.offer import GivenUp, Offer, SendingTime
 
 _log: Final = logging.getLogger(__name__)
@@ -53,15 +53,10 @@ class NodeCache:
         if not self._is_usable:
             return False
         path = file_path(scope, file.sha256)
-        digest, size = hashlib.sha256(), 0
         try:
-            for chunk in self._chunks(path, file.size_bytes):
-                writer.write(chunk)
-                digest.update(chunk)
-                size += len(chunk)
-                on_chunk(len(chunk))
-            if (digest.hexdigest(), size) == (file.sha256, file.size_bytes):
-                self.bytes_read += size
+            copied = copy_chunks(self._chunks(path, file.size_bytes), writer, on_chunk)
+            if difference(file, copied) is None:
+                self.bytes_read += copied.size_bytes
                 return True
             self._damaged.add(path)
             _log.warning("%s is damaged in the node's cache: it is read from the store", file.path)

@@ -62,7 +62,9 @@ class GoldenSamples:
         self._digests: dict[str, str] = {}
         # read now, so that invalid samples are found at startup
         samples = [self.read(name) for name in self.names]
-        self.largest_outputs = max(_bytes(sample.expected) for sample in samples)
+        self.largest_outputs = max(
+            sum(array.nbytes for array in sample.expected.values()) for sample in samples
+        )
 
     def read(self, name: str) -> GoldenSample:
         """Return a sample; raise OSError, ValueError or GoldenError if the file has gone or changed, or the sample is incomplete."""
@@ -108,10 +110,6 @@ def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
         else:
             digest.update(flat.view(np.uint8).data)
     return digest.hexdigest()
-
-
-def _bytes(arrays: Mapping[str, NDArray[Any]]) -> int:
-    return sum(array.nbytes for array in arrays.values())
 
 
 def _arrays(

@@ -6,7 +6,6 @@ from typing import Final
 
 from enginewright_contract.manifest import MODEL_NAME, ProcessingStep, TensorSpec
 from enginewright_contract.reasons import Reason
-from enginewright_contract.report import Finding
 from enginewright_contract.signature import ANY_SIZE, PublishedSignature, TensorText
 from enginewright_contract.task import PrepareTask, Recipe
 
@@ -69,7 +68,10 @@ def _inspect(name: str, path: Path, recipe: Recipe) -> None:
         extensions=recipe.extensions,
     )
     inspected = inspect(path, step_recipe)
-    if findings := tuple(_about(name, error) for error in inspected.errors):
+    if findings := tuple(
+        error.model_copy(update={"cause": f"step {label(name)}: {error.cause}"})
+        for error in inspected.errors
+    ):
         raise StageFailure.of(findings[0], findings)
     if inspected.converted:
         raise StageFailure(
@@ -78,10 +80,6 @@ def _inspect(name: str, path: Path, recipe: Recipe) -> None:
             f" {inspected.ir_version}, which ONNX Runtime {recipe.ort_version} does not load",
             remedy=_NOT_CONVERTED,
         )
-
-
-def _about(name: str, finding: Finding) -> Finding:
-    return finding.model_copy(update={"cause": f"step {label(name)}: {finding.cause}"})
 
 
 def _load(files: dict[str, Path], model: Path) -> dict[str, StepFacts]:

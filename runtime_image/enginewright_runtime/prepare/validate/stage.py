@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from enginewright_contract.images import DEVICE_BACKENDS
-from enginewright_contract.manifest import MODEL_NAME, TensorSpec
+from enginewright_contract.manifest import MODEL_NAME
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding, StageReport
 from enginewright_contract.task import PrepareTask, Recipe, ShapeProfile
@@ -99,7 +99,9 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
         message=f"{format_count(inspected.nodes, 'node')}, opset {inspected.opset}, IR version"
         f" {inspected.ir_version}{warning}",
         findings=warnings,
-        facts=to_jsonable_python(facts) | _describe_interface(inspected.inputs, inspected.outputs),
+        facts=to_jsonable_python(
+            {**facts, "inputs": inspected.inputs, "outputs": inspected.outputs}
+        ),
     )
 
 
@@ -244,9 +246,3 @@ def _refuse_errors(findings: list[Finding]) -> None:
     warnings = [entry for entry in findings if entry.severity != "error"]
     failure = first.model_copy(update={"cause": first.cause + (others if len(errors) > 1 else "")})
     raise StageFailure.of(failure, (*errors, *warnings))
-
-
-def _describe_interface(
-    inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
-) -> dict[str, list[dict[str, Any]]]:
-    return {"inputs": to_jsonable_python(inputs), "outputs": to_jsonable_python(outputs)}

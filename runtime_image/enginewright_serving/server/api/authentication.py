@@ -65,12 +65,10 @@ class Authentication:
 
     def problem(self, authorization: bytes) -> str:
         """Return why a request with this Authorization is refused, or "" if it is admitted."""
-        if self._tokens.client(authorization) is not None or self._is_copy(authorization):
+        is_copy = bool(self._copies) and hmac.compare_digest(authorization, self._copies)
+        if is_copy or self._tokens.client(authorization) is not None:
             return ""
         return _UNKNOWN if authorization else _MISSING
-
-    def _is_copy(self, authorization: bytes) -> bool:
-        return bool(self._copies) and hmac.compare_digest(authorization, self._copies)
 
     def _read(self) -> str:
         """Read the tokens; return why there is none. After an OSError the earlier ones stay."""

@@ -46,7 +46,15 @@ class HttpResources:
 
     def serve_model(self, model: ServedModel) -> None:
         """Describe `model` from now on."""
-        self._model_metadata = _metadata(self._task, model)
+        self._model_metadata = orjson.dumps(
+            {
+                "name": self._task.model,
+                "versions": [self._task.revision],
+                "platform": PLATFORM,
+                "inputs": describe(model.client_signature.inputs),
+                "outputs": describe(model.client_signature.outputs),
+            }
+        )
 
     def get(self, resource: object) -> HttpResponse:
         """Return the response to a request for a `ServedResource`; raise RequestError 503 before the model is ready."""
@@ -99,15 +107,3 @@ def _health(what: str, problem: HealthProblem | None, name: str | None = None) -
         if problem.reason is not None:
             document["reason"] = problem.reason
     return json_response(200 if problem is None else 503, document)
-
-
-def _metadata(task: ServeTask, model: ServedModel) -> bytes:
-    return orjson.dumps(
-        {
-            "name": task.model,
-            "versions": [task.revision],
-            "platform": PLATFORM,
-            "inputs": describe(model.client_signature.inputs),
-            "outputs": describe(model.client_signature.outputs),
-        }
-    )

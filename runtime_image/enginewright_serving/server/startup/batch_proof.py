@@ -173,7 +173,9 @@ class BatchProver(RunProver):
         before = self._resident()
         rows = unit * 2
         while rows <= most and self._accepts(row, rows) and self._clock() < end:
-            growth = max(self._resident() - before, rows * _bytes_of(row))
+            growth = max(
+                self._resident() - before, rows * sum(array.nbytes for array in row.values())
+            )
             if self._memory is not None and self._resident() + 2 * growth > self._memory:
                 break
             try:
@@ -207,10 +209,6 @@ class BatchProver(RunProver):
 def batch_feeds(samples: Sequence[GoldenSample], limits: BatchLimits) -> Feeds:
     """Return the inputs of a full batch, which have run, {} without batches."""
     return join([_first_row(samples[0].feeds)] * limits.rows) if limits.rows > 1 else {}
-
-
-def _bytes_of(feeds: Feeds) -> int:
-    return sum(array.nbytes for array in feeds.values())
 
 
 def _first_row(feeds: Feeds) -> Feeds:

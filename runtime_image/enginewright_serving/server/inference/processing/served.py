@@ -8,7 +8,7 @@ from typing import Final
 from enginewright_contract.execution import ExecutedStep
 from enginewright_contract.manifest import MODEL_NAME, Manifest
 from enginewright_contract.reasons import Reason
-from enginewright_contract.signature import PublishedSignature, TensorText, size_text
+from enginewright_contract.signature import TensorText
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.limits import memory, threads
 from enginewright_runtime.core.ort_messages import plain
@@ -115,7 +115,7 @@ def serve_steps(
         )
         for step in manifest.steps
     ]
-    chain = connect(loaded, _publish(model))
+    chain = connect(loaded, model.publish())
     if problems := chain.problems():
         raise StageFailure(Reason.INVALID_MODEL, "; ".join(problems))
     produced = chain.list_produced("before")
@@ -133,21 +133,6 @@ def serve_steps(
         processes=processes,
         most_pixels=most // _PIXEL_BYTES,
         _chain=chain,
-    )
-
-
-def _publish(model: Signature) -> PublishedSignature:
-    return PublishedSignature.of(
-        (
-            TensorText(
-                input_.name, input_.datatype.name, tuple(size_text(*one) for one in input_.sizes)
-            )
-            for input_ in model.inputs.values()
-        ),
-        (
-            TensorText(output.name, output.datatype.name, tuple(map(str, output.shape)))
-            for output in model.outputs.values()
-        ),
     )
 
 
