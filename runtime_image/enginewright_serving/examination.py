@@ -30,12 +30,8 @@ _ANSWER_SECONDS: Final = 600.0
 def run(task: ServeTask, paths: Paths, request: Path | None) -> StageReport:
     """Load, run and measure a prepared model of the store, and answer the request in a file, if there is one.
 
-    Returns:
-        A report whose facts are `ExamineFacts`.
-
-    Raises:
-        StageFailure: BackendCrashed, OutOfMemory or Timeout; UnsupportedOperator: the backend
-            rejects the model, which the stages would have reported.
+    The report's facts are `ExamineFacts`. Raises StageFailure: BackendCrashed, OutOfMemory or Timeout;
+    UnsupportedOperator if the backend rejects the model, which the stages would have reported.
     """
     artifact = paths.store / "prepared" / task.prepared_key
     manifest = Manifest.model_validate_json((artifact / MANIFEST_NAME).read_bytes())

@@ -152,16 +152,9 @@ class Child:
     ) -> None:
         """Start it; raises OSError if that fails.
 
-        Args:
-            call: a function that returns an exit code, or its "module:name" to avoid importing it.
-            arguments: of the call, followed by `descriptors`.
-            output: descriptor of its standard output and error.
-            stdin: descriptor of its standard input; /dev/null by default.
-            descriptors: more descriptors that it inherits.
-            memory_bytes: its RLIMIT_DATA, if any.
-            environment: its variables; those of this process by default.
-            preload: modules that the server imports first, for this child and later ones.
-            server: the server to fork from; that of this process by default.
+        `call` returns an exit code, or is the "module:name" of what does, to avoid importing it; it gets the
+        `arguments` and the `descriptors`. `memory_bytes` is its RLIMIT_DATA; the server imports `preload` first, for
+        this child and later ones. `stdin` is /dev/null by default, `environment` and `server` are this process's.
         """
         name = call if isinstance(call, str) else name_of(call)
         request = ForkRequest(

@@ -331,7 +331,6 @@ class _Build:
         return count >= _MIN_NODES or (share or 0.0) >= _MIN_SHARE
 
     def _inner_sizes(self, parts: Sequence[Part]) -> dict[str, TensorProfile]:
-        """Return the profiles of all tensors that enter a part, by running the model."""
         input_profiles = {profile.name: profile for profile in self._sizes()}
         names = sorted({name for part in parts for name in part.inputs} - input_profiles.keys())
         if not names:

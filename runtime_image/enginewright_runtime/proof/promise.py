@@ -146,7 +146,6 @@ class _KnownNodes:
         return Counter({name: n for name, n in nodes.items() if name not in self.shape})
 
     def share(self, nodes: Counter[str]) -> float | None:
-        """Return the compute nodes' share of the time, if all of them were profiled."""
         if not self.costs:
             return None
         spent = 0.0

@@ -184,7 +184,6 @@ def _find_duplicates(scope: RawScope) -> list[str]:
 
 
 def _find_shadowing(scope: RawScope) -> Iterator[str]:
-    """Yield names that a node in a body defines although an outer graph defines them before it."""
     before = {name for name in (*scope.inputs, *scope.initializers) if name}
     for node in scope.nodes:
         for body in node.bodies:

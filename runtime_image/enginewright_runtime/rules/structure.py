@@ -97,7 +97,6 @@ def _nodes_within(scope: RawScope) -> Iterator[RawNode]:
 
 
 def _recursion(view: ModelView) -> list[Key] | None:
-    """Return functions that call each other in a cycle, with the first repeated at the end."""
     calls = {
         key: [node.key for node in _nodes_within(scope) if node.key in view.functions]
         for key, scope in view.functions.items()

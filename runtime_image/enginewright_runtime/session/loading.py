@@ -75,16 +75,10 @@ def create(
 ) -> LoadedModel:
     """Load `model_path` on backend `name`, with the libraries in its sibling folder `extensions`.
 
-    Args:
-        name: of a backend that this image offers.
-        model_path: the .onnx file; external data and engines are in the same folder.
-        threads: compute threads; by default as the cgroup's CPU limit allows.
-        strict: refuse a session that fell back completely, as for engines in any case; otherwise it is
-            returned with the cause.
-        device: what the driver reported; by default it is queried if the backend needs one.
-        level: of graph optimization, a key of `optimization.LEVELS`; by default the highest at which
-            ONNX Runtime loads the model. Backends with their own compiler always use the highest.
-        runtime_cache: the folder in which a backend that compiles kernels keeps them.
+    `strict` refuses a session that fell back completely, as for engines in any case; otherwise it is returned with the
+    cause. `level` is of graph optimization, a key of `optimization.LEVELS`, by default the highest at which ONNX Runtime
+    loads the model; backends with their own compiler always use the highest. By default there are as many `threads` as
+    the cgroup's CPU limit allows, and the driver is queried for the `device`.
 
     Raises:
         StageFailure: ProviderMissing, ProviderRefused, DriverMissing or DriverTooOld if the provider

@@ -39,7 +39,6 @@ class TensorRtBackend(CudaBackend):
 
     @override
     def unusable(self) -> str | None:
-        """Return which wheels of TensorRT have another major version than the provider needs."""
         needed = next((name for name in _resolve_libraries() if name.startswith(_INFER)), None)
         if needed is None:
             return None

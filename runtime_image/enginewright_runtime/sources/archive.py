@@ -139,7 +139,6 @@ class _Bounded:
         self._links[path] = joined
 
     def resolve_links(self) -> None:
-        """Replace every link by its target; raises ArchiveError unless that is a file."""
         for path, to in self._links.items():
             end = to
             for _ in range(_LINK_DEPTH):

@@ -115,7 +115,6 @@ def collect(medium: Medium, task: CollectTask) -> Collection:
 
 
 def _leftovers(inventory: Inventory) -> tuple[list[Leftover], Finding | None]:
-    """Return the leftovers, or why they are unknown: a manifest is damaged."""
     try:
         return list(inventory.leftovers()), None
     except StageFailure as failure:

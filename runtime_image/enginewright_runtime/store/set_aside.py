@@ -87,7 +87,6 @@ def finish(root: Path, aside: Path) -> bool:
 
 
 def _put_back(root: Path, aside: Path) -> None:
-    """Put an artefact back, unless another one has taken its place."""
     name = _parse(aside)
     shown = f"{name['kind']} {name['key'][:12]}"
     try:

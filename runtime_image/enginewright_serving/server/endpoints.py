@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import time
+from functools import partial
 from importlib import metadata
 from typing import Final
 
@@ -49,10 +50,7 @@ class Endpoints:
         tokens: MountedSecret,
         tls: MountedSecret,
     ) -> None:
-        """Create it without a port; requests with `probe_token` are the sidecar's.
-
-        Raises StageFailure if a Secret that the task requires cannot be used.
-        """
+        """Create it without a port; raises StageFailure if a Secret that the task requires cannot be used."""
         self._settings = settings
         seconds = task.drain_seconds
         self._drain_seconds = _DRAIN_SECONDS if seconds is None else seconds
@@ -86,16 +84,12 @@ class Endpoints:
         if certificate := self._certificate:
             http_tls = TlsPort(lambda: certificate.contexts.http, self._settings)
             grpc_tls = TlsPort(lambda: certificate.contexts.grpc, self._settings)
+        connect_http = partial(Connection, self.app, self._heads, self._buffer)
+        connect_grpc = partial(Http2Connection, self.grpc, self._calls, self._buffer)
         self._acceptors = [
-            Acceptor(http, self._connect_http, self.app.close_one, http_tls),
-            Acceptor(grpc, self._connect_grpc, self.grpc.close_one, grpc_tls),
+            Acceptor(http, connect_http, self.app.close_one, http_tls),
+            Acceptor(grpc, connect_grpc, self.grpc.close_one, grpc_tls),
         ]
-
-    def _connect_http(self) -> Connection:
-        return Connection(self.app, self._heads, self._buffer)
-
-    def _connect_grpc(self) -> Http2Connection:
-        return Http2Connection(self.grpc, self._calls, self._buffer)
 
     def serve_model(self, model: ServedModel) -> None:
         """Become ready with `model`."""

@@ -184,7 +184,6 @@ class _Server:
         self._stop.set()
 
     def _log_why_not_live(self) -> None:
-        """Report why the process is not live, if it is not: that is why the kubelet terminates it."""
         problem = self._inference.why_not_live()
         if problem is None or problem.reason is None:
             return

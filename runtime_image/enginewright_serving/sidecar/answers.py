@@ -114,12 +114,7 @@ class AnswerComparison:
         return samples
 
     async def _run(self, samples: GoldenSamples, name: str, defer: float, process: int) -> None:
-        """Compare one sample.
-
-        Raises:
-            UnansweredError: the server was too busy, or the response was lost.
-            _IncomparableError: there are no outputs to compare.
-        """
+        """Compare one sample; raises UnansweredError, or _IncomparableError without outputs to compare."""
         sample = f"golden sample {name!r} of the stable revision"
         if self._lost and self._lost_by != process:
             raise _IncomparableError(f"the server restarted when {sample} had been sent")

@@ -51,10 +51,8 @@ class Inferences:
     async def post(self, request: EncodedRequest, defer: float) -> ServerResponse:
         """Return the response with outputs; our server may defer the inference for `defer` seconds.
 
-        Raises:
-            UnreachableError: there was no complete response.
-            UnansweredError: the server was too busy, or the status is not one of an inference.
-            FailsError: the server rejects the inputs, or their run fails.
+        Raises UnreachableError without a complete response, UnansweredError if the server was too busy or the status
+        is not one of an inference, FailsError if the server rejects the inputs or their run fails.
         """
         headers = self._own
         if defer:

@@ -38,11 +38,8 @@ class TooLargeError(Exception):
 def parse(text: Buffer, most: int) -> tuple[Any, list[memoryview]]:
     """Return the document of a JSON text, and the arrays of numbers that it refers to.
 
-    Each `data` that is an array of anything but strings is an object instead, see `index_of`.
-
-    Raises:
-        ValueError: it is not JSON.
-        TooLargeError: the rest of it would take more than `most` bytes.
+    Each `data` that is an array of anything but strings is an object instead, see `index_of`. Raises ValueError for
+    other text, TooLargeError if the rest would take more than `most` bytes.
     """
     view = memoryview(text)
     rest = bytearray()
@@ -69,11 +66,8 @@ def index_of(data: object) -> int | None:
 def read_numbers(text: memoryview, dtype: np.dtype[Any], most: int) -> NDArray[Any]:
     """Return the elements of a nested JSON array in order, one-dimensional; null becomes NaN.
 
-    The nesting is ignored, since a tensor has a shape.
-
-    Raises:
-        ValueError, TypeError, OverflowError: it is not an array of `dtype`.
-        TooLargeError: the result would take more than `most` bytes.
+    The nesting is ignored, since a tensor has a shape. Raises ValueError, TypeError or OverflowError for anything but
+    an array of `dtype`, TooLargeError if the result would take more than `most` bytes.
     """
     signs = Counter[bytes]()
     for at in range(0, len(text), _PIECE):

@@ -54,8 +54,6 @@ class Slowness:
 
 
 class _Latency(Generic[_Key]):
-    """Trends by key."""
-
     def __init__(self) -> None:
         self._trends: dict[_Key, Trend] = {}
 

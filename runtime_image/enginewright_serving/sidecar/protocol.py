@@ -79,9 +79,7 @@ def decode(
 ) -> dict[str, NDArray[Any]]:
     """Return the outputs `names` of a response, by default all of `types`, each in its declared shape.
 
-    Raises:
-        ResponseError: it does not match the request.
-        TooLargeError: the JSON tensors would take more than `most` bytes.
+    Raises ResponseError, or TooLargeError if the JSON tensors would take more than `most` bytes.
     """
     if json_length is not None and not 0 < json_length <= len(body):
         raise ResponseError(f"declares {json_length} of its {len(body)} bytes as JSON")
@@ -119,7 +117,6 @@ def timing(response: ServerResponse) -> tuple[float, float | None]:
 
 
 def _places(tensors: Mapping[str, Any], at: int) -> dict[str, tuple[int, int]]:
-    """Return start and end of the binary outputs, in the order of the response."""
     places = {}
     for name, tensor in tensors.items():
         parameters = tensor.get("parameters")

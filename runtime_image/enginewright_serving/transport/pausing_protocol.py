@@ -47,7 +47,6 @@ class PausingProtocol(asyncio.BufferedProtocol):
         """Process pending input, and resume reading."""
 
     def _use(self, transport: asyncio.BaseTransport, now: float) -> asyncio.Transport:
-        """Begin to read from a transport and to write to it; return it."""
         self._transport = stream = cast("asyncio.Transport", transport)
         # writing pauses as soon as the kernel's buffer is full; over TLS, which has another buffer behind it,
         # not yet for the end of the handshake
@@ -58,7 +57,6 @@ class PausingProtocol(asyncio.BufferedProtocol):
         return stream
 
     def _yield(self) -> None:
-        """Proceed when it is the connection's turn."""
         self._yielded = True
         self._turns_since = min(self._turns_since, time.monotonic())
         self._turns.take(self._take_turn)

@@ -96,7 +96,6 @@ def _forget_others(graph: GraphProto) -> None:
 
 
 def _set_values(graph: GraphProto, values: Mapping[str, TensorProto]) -> None:
-    """Replace nodes whose outputs are all in `values` by constants, in bodies too."""
     if not values:
         return
     for node in graph.node:

@@ -118,7 +118,6 @@ class _Values:
         }
 
     def follow(self, node: NodeProto) -> None:
-        """Record the outputs of a node that follow from known values."""
         if node.domain not in STANDARD or not node.output or node.output[0] in self._known:
             return
         if node.op_type in self._rules:

@@ -365,7 +365,6 @@ def _rename_entries(graph: GraphProto, names: Mapping[str, str]) -> None:
 
 
 def _annotate(new: Mapping[Value, str]) -> None:
-    """Rename values in quantization annotations, including those in bodies."""
     top = dict.fromkeys(value.scope for value in new)
     for scope in dict.fromkeys(item for one in top for item in (one, *one.bodies())):
         for annotation in scope.graph.quantization_annotation:

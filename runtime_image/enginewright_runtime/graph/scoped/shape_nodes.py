@@ -159,8 +159,6 @@ class _Kinds:
 
 @dataclass(frozen=True)
 class _Facts:
-    """What shape inference and the initializers of a graph say of its values."""
-
     elements: Mapping[str, int]  # of values of fixed sizes
     small: frozenset[str]  # values that sizes are computed in
     lists: frozenset[str]  # values of at most one dimension

@@ -62,7 +62,6 @@ def fold(model: ModelProto, folder: Path) -> Folded:
 
 
 def _only_read_by(node: Node) -> Node | None:
-    """Return the producer of the node's input if no other node reads it."""
     value = node.scope.find(node.proto.input[0])
     return value.producer if value is not None and [*value.readers] == [node] else None
 

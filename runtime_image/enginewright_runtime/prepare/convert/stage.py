@@ -195,7 +195,6 @@ class _Conversion:
             self._validated.write(self._work)
 
     def _improve(self, rewrite: AnyPass) -> None:
-        """Make a change, and keep it if the model stays equivalent; else warn."""
         candidate = self._try(rewrite)
         if candidate is None:
             return
@@ -205,7 +204,6 @@ class _Conversion:
             self._keep(candidate)
 
     def _improve_support(self, rewrite: AnyPass) -> None:
-        """Make a change, and keep it if the backend then supports more of the model."""
         now, candidate = self._support(), self._try(rewrite)
         if candidate is None or now is None:
             return
@@ -229,7 +227,6 @@ class _Conversion:
         return support is not None and not support.complete
 
     def _settle(self, support: Support) -> None:
-        """Fail if the backend still refuses the model; warn of nodes that it leaves to the CPU."""
         backend = self._recipe.backend
         if support.refused is not None and support.reason is not None:
             nodes = tuple(
@@ -353,7 +350,6 @@ class _Conversion:
         return SourceRun(defined.samples, defined.varying)
 
     def _samples(self) -> Iterator[list[Sample]]:
-        """Yield the user's samples, or generated ones until the source accepts some."""
         inputs, outputs = self._validated.inputs, self._validated.outputs
         if self._recipe.samples_uri is not None:
             yield read_samples(self._work / SAMPLES_FILE, inputs, outputs)[:_SAMPLES]

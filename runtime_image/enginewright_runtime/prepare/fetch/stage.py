@@ -157,7 +157,6 @@ def _fetch_model(
 
 
 def _check_digest(sha256: str | None, fetched: FetchedFile, place: str) -> None:
-    """Compare with the digest in the spec: of the .onnx file, or of its archive."""
     expected = (sha256 or fetched.file.sha256).lower()
     copies = (fetched.file, fetched.archive)
     if expected not in {copied.sha256 for copied in copies if copied is not None}:

@@ -237,7 +237,6 @@ class _GoldenFiles:
         return True
 
     def _need_definition(self, samples: list[Sample], refusal: str) -> dict[str, str]:
-        """Use the reference implementation's outputs of the first sample, or an emulation's of all."""
         cause = self._run_definition(samples[0], self._folder)
         if cause is None:
             self._made.origin = "definition"
@@ -270,7 +269,6 @@ class _GoldenFiles:
             return None
 
     def _run_converted(self, samples: list[Sample], refusal: str) -> dict[str, str]:
-        """Use the converted model's outputs, and for the first sample the reference implementation's."""
         refused = self._run_reference(self._converted)
         kept = [sample for sample in samples if sample.name not in refused]
         if not kept:

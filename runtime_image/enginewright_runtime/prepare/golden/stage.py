@@ -145,7 +145,6 @@ class _Golden:
         return outcome
 
     def _refuse(self, outcome: GoldenRun, subject: str, against: str, backend: str = "cpu") -> None:
-        """Raise ParityFailed if the comparison failed, naming the node at which the drift begins."""
         failed = outcome.failed
         if failed is None:
             return

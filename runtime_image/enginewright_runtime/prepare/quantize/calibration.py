@@ -73,8 +73,6 @@ def _choose_samples(given: int, limit: int | None) -> list[int]:
 
 
 class _Arrays:
-    """Members of an .npz file, streamed along their first axis."""
-
     def __init__(self, path: Path, inputs: Sequence[TensorSpec]) -> None:
         self._path = path
         self._inputs = inputs

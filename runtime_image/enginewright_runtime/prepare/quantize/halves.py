@@ -142,7 +142,6 @@ class _Lowering(ModelEditor):
     def _find_kept_variables(
         self, node: Node, signature: OperatorSignature, variables: set[str]
     ) -> set[str]:
-        """Return the variables of a node without such outputs whose inputs are already half."""
         singles = set()
         for index, name in enumerate(node.proto.input):
             formal = signature.input(index)

@@ -231,7 +231,6 @@ class _Quantizer:
         )
 
     def _opsets(self) -> tuple[int, ...]:
-        """Return the oldest opsets with the precision, the best first."""
         match self._request.precision:
             case "FP16":
                 return (1,)

@@ -40,7 +40,6 @@ def widen(model: ModelProto) -> None:
 
 
 def _is_bfloat16(model: ModelProto) -> bool:
-    """Tell whether a model has weights, inputs or outputs of BF16, or casts to it."""
     return (
         any(tensor.data_type == TensorProto.BFLOAT16 for tensor in graphs.walk_tensors(model))
         or any(

@@ -102,7 +102,6 @@ def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> 
 
 
 def _narrower(profiles: Sequence[ShapeProfile]) -> Iterator[tuple[ShapeProfile, ...]]:
-    """Yield the profiles, then the same without empty sizes, then with the opt sizes only."""
     yield tuple(profiles)
     if any(0 in profile.min for profile in profiles):
         lows = [

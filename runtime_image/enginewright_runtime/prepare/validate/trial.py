@@ -121,7 +121,6 @@ def _refusal(path: Path, text: str) -> Finding:
 
 
 def _report_unknown_operator(model: ModelProto, text: str, error: str) -> Finding:
-    """Return a finding with the nodes whose operator ONNX Runtime lacks, and a remedy by domain."""
     domains = of_runtime().domains
     view = ModelView(model)
     refused = _OPERATOR.search(text)

@@ -142,7 +142,6 @@ class _Search:
         return None if drifting is None else self._walk_up(drifting)
 
     def _observable_cut(self, low: int, high: int) -> int | None:
-        """Return the position nearest to the middle whose cut has observable tensors."""
         middle = (low + high) // 2
         positions = sorted(range(low + 1, high), key=lambda index: abs(index - middle))
         return next((position for position in positions if self._cut(position)), None)

@@ -212,7 +212,6 @@ class DistributionTest:
 def _bounds(
     spread: Spread, golden: Array, allowed: Tolerance, dtype: str | None
 ) -> dict[str, tuple[float, float]]:
-    """Return the ranges, widened by their own width and by the tolerance of the precision."""
     values = statistics(golden, golden, dtype)
     largest = values.get("magnitude", 0.0)
     bounds = {}

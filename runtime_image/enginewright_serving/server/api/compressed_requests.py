@@ -66,7 +66,6 @@ class _Expansion:
 
     @property
     def charged(self) -> int:
-        """Bytes of memory that are in use."""
         return self._compressed.length + count_charged_bytes(self._work.filled, self._largest)
 
     def result(self) -> Body:
@@ -91,11 +90,8 @@ class CompressedRequests:
         """Expand the body of a request whose coding is supported.
 
         `take` gets the expanded body and the seconds that it took, at once if the body is small; `refuse` gets the
-        error, once this has returned.
-
-        Raises:
-            RequestError: as `take`; or 400, the body is invalid; 413, too large; 503, memory is short or
-                too many wait.
+        error, once this has returned. Raises RequestError as `take`, or 400 for an invalid body, 413 for one that
+        is too large, 503 if memory is short or too many wait.
         """
         length = self._estimate_bytes(request, compressed.view())
         expanded = Body(length, request.json_length or 0)

@@ -80,13 +80,7 @@ class HttpInference:
     def take(
         self, connection: Connection, request: HttpRequest, expanding: float | None = None
     ) -> None:
-        """Decode and submit a request that was admitted; it is answered later.
-
-        `expanding` is the seconds that it took to expand its body, if that was compressed.
-
-        Raises:
-            RequestError: the request is refused.
-        """
+        """Decode and submit an admitted request, whose body took `expanding` seconds to expand; raises RequestError."""
         codec, body = self._codec, request.body
         if body is None:
             raise RequestError(400, "the body is empty; send a JSON object with 'inputs'")

@@ -119,10 +119,8 @@ class ChainedRequests:
     ) -> None:
         """Run the steps before the model, then queue the request; `refuse` gets the error if that fails.
 
-        `plan` and `feeds` are of the chain; `waited` seconds of the timeout have passed.
-
-        Raises:
-            RequestError: 503, too many wait; 400, an image is too large, or none.
+        `plan` and `feeds` are of the chain; `waited` seconds of the timeout have passed. Raises RequestError 503 if
+        too many wait, 400 if an image is too large, or none.
         """
         threads = self._pool.threads
         priority = LOWEST if call.copy else plan.priority

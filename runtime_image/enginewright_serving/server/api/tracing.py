@@ -11,7 +11,6 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,12 +36,9 @@ _FIRST_ERROR: Final = 500  # status that is the server's error, also of gRPC as 
 class RequestTracer:
     """Chooses requests, and sends their spans in its thread."""
 
-    def __init__(
-        self, task: ServeTask, options: TracingTask, chance: Callable[[], float] = random.random
-    ) -> None:
-        """Start the thread; raise ImportError without OpenTelemetry. `chance` returns random numbers from 0 to 1."""
+    def __init__(self, task: ServeTask, options: TracingTask) -> None:
+        """Start the thread; raise ImportError without OpenTelemetry."""
         self._share = options.share
-        self._chance = chance
         self._dropped = 0  # by the event loop
         self._unsent = 0  # by the thread
         self._requests: SimpleQueue[Answered | None] = SimpleQueue()
@@ -60,7 +56,7 @@ class RequestTracer:
     def add(self, answered: Answered) -> None:
         """Trace a request if its client traces it, or, if the client does not say, by chance."""
         parent = answered.context.parent
-        if not (self._chance() < self._share if parent is None else parent.sampled):
+        if not (random.random() < self._share if parent is None else parent.sampled):  # noqa: S311 - a sample
             return
         if self._requests.qsize() >= _WAITING_REQUESTS:
             self._dropped += 1

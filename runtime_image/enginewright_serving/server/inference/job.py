@@ -56,10 +56,8 @@ class Responder(Protocol):
     def succeed(self, job: "Job") -> bool:
         """Encode and send the outputs of `job`; return whether they were sent.
 
-        If not, a thread encodes or compresses them, and `InferenceResults.answer_later` ends the request.
-
-        Raises:
-            RequestError: they cannot be sent; nothing was.
+        If not, a thread encodes or compresses them, and `InferenceResults.answer_later` ends the request. Raises
+        RequestError if they cannot be sent; nothing was.
         """
 
     def fail(self, error: RequestError) -> None:

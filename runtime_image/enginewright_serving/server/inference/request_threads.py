@@ -132,7 +132,6 @@ class RequestThreads:
         return waits
 
     def _stays_full(self) -> bool:
-        """Whether the queue is full even without requests whose clients have left."""
         if not self.full:
             return False
         now = time.monotonic()

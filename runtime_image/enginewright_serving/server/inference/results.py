@@ -180,7 +180,6 @@ class InferenceResults:
         self.waiting.pop(job, None)
 
     def _expire_late(self, job: Job) -> None:
-        """Handle a job that was not run: it expired, or its client disconnected."""
         if job.call.abandoned and not job.answered:
             self.give_up(job)
             return

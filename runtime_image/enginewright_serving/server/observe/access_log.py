@@ -11,7 +11,6 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -39,19 +38,11 @@ def _write_out(text: bytes) -> None:
 class AccessLogWriter:
     """Chooses requests, and writes them in its thread."""
 
-    def __init__(
-        self,
-        options: AccessLogTask,
-        write: Callable[[bytes], None] = _write_out,
-        chance: Callable[[], float] = random.random,
-    ) -> None:
-        """Start the thread; `write` may block, `chance` returns numbers from 0 to 1."""
+    def __init__(self, options: AccessLogTask) -> None:
         self._dropped = 0  # by the event loop
         self._unwritten = 0  # by the thread
         self._share = options.share
         self._first_failed = _FIRST_FAILED[options.failed]
-        self._write = write
-        self._chance = chance
         self._failures = float(_FAILURES_AT_ONCE)  # that may be logged now
         self._refilled = time.monotonic()
         self._suppressed = 0  # failures since the last one that was logged
@@ -61,7 +52,7 @@ class AccessLogWriter:
 
     def add(self, answered: Answered) -> None:
         """Log a request if it is chosen."""
-        if self._chance() >= self._share and not self._logs_failure(answered):
+        if random.random() >= self._share and not self._logs_failure(answered):  # noqa: S311 - a sample
             return
         if self._lines.qsize() >= _WAITING_LINES:
             self._dropped += 1
@@ -104,7 +95,7 @@ class AccessLogWriter:
                         break
                     text += _text(*another)
             try:
-                self._write(text)
+                _write_out(text)
             except OSError:  # its reader has ended
                 self._unwritten += text.count(b"\n")
             if ends:

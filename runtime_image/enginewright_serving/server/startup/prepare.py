@@ -80,8 +80,6 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """The session as it will serve, and inputs that it accepts."""
-
     model: LoadedModel
     cache: RuntimeCache | None  # of kernels, if these are kept
     signature: Signature
@@ -100,8 +98,6 @@ class _Loaded:
 
 @dataclass(frozen=True)
 class _Timed:
-    """How fast the model is, and how many requests and runs it has at a time."""
-
     slowest: float  # seconds of a run
     batches: BatchLimits
     usual: Baseline | None

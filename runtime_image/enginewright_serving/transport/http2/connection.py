@@ -386,11 +386,7 @@ class Http2Connection(PausingProtocol):
             self._close(self._transport)
 
     def _close(self, transport: asyncio.Transport) -> None:
-        """Close once everything is written.
-
-        Closing a socket with unread input resets the connection, and the client may lose data that it has not
-        read yet. So only the sending side is closed, and input is discarded for a while.
-        """
+        """Close the sending side once everything is written, as `Connection._close` does with `linger`."""
         self._state = _Http2State.CLOSING
         self._pending = b""
         self._deadline = time.monotonic() + self._settings.linger_seconds

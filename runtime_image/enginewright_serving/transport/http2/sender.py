@@ -200,7 +200,6 @@ def _whole(stream: int, block: bytes, parts: Parts, length: int, trailers: bytes
 
 
 def _take(unsent: deque[memoryview], size: int) -> tuple[Parts, int]:
-    """Remove up to `size` bytes from the beginning; return them and their number."""
     parts: Parts = []
     length = 0
     while unsent and length < size:

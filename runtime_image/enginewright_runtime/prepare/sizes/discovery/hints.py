@@ -79,7 +79,6 @@ def _numbers(message: str) -> list[int]:
 
 
 def _by_numbers(numbers: Sequence[int], point: Point, problem: Problem) -> Iterator[Change]:
-    """Yield changes of the unknowns if one of the numbers is actual and another one expected."""
     sizes = {item.name: point[item.name] for item in problem.unknowns}
     for actual in numbers:
         same = [name for name, size in sizes.items() if size == actual]
@@ -95,7 +94,6 @@ def _by_numbers(numbers: Sequence[int], point: Point, problem: Problem) -> Itera
 
 
 def _areas(numbers: Sequence[int], point: Point, problem: Problem) -> Iterator[Change]:
-    """Yield image sizes whose area after the layers is the expected one, if the numbers are areas."""
     pixels = [item.name for item in problem.unknowns if item.role is Role.PIXELS]
     if len(pixels) < _SIDES:
         return

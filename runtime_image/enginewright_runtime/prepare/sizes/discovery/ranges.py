@@ -103,7 +103,6 @@ def _runs(point: dict[str, int] | None, attempt: Attempt, corner: str = "opt") -
 def _direction(
     unknown: Unknown, problem: Problem, seed: Point, attempt: Attempt
 ) -> Direction | None:
-    """Return the sizes with which an unknown can change; None if no tried combination runs."""
     size = seed[unknown.name]
     others = [size // 2, *(max(1, size) * times for times in _LARGER), size + 1]
     for other in dict.fromkeys(number for number in others if number > 0 and number != size):

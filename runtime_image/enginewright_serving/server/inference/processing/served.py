@@ -90,9 +90,7 @@ def serve_steps(
 ) -> ServedSteps | None:
     """Load the steps of a model, if it has any, in separate processes.
 
-    Raises:
-        StageFailure: InvalidModel, a step is not loaded or does not connect; ExtensionFailed,
-            BackendCrashed, OutOfMemory.
+    Raises StageFailure: InvalidModel, ExtensionFailed, BackendCrashed, OutOfMemory.
     """
     if not manifest.steps:
         return None

@@ -73,7 +73,6 @@ def split(message: memoryview) -> SplitRequest:
 def _split_inputs(
     message: memoryview, fields: list[_Field]
 ) -> tuple[bytes, tuple[bytes | None, ...]]:
-    """Return the head of a request without raw tensors, and the contents of each input."""
     kept: list[memoryview | bytes] = []
     typed: list[bytes | None] = []
     for tag, start, value, end in fields:
