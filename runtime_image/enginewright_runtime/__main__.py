@@ -10,7 +10,7 @@ from typing import Final, NoReturn, TypeVar
 
 from enginewright_contract.base import Message
 from enginewright_contract.collection import COLLECT_STAGE, CollectTask
-from enginewright_contract.reasons import Reason, exit_code
+from enginewright_contract.reasons import Reason
 from enginewright_contract.task import (
     ENGINE_STAGES,
     FETCH_ARTIFACT,
@@ -28,11 +28,9 @@ from pydantic import ValidationError
 from enginewright_runtime.core import logs
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.core.reporting import report_failure, write_termination_message
+from enginewright_runtime.core.reporting import end_with, write_termination_message
 from enginewright_runtime.runner import end_on_sigterm, run_stage
 from enginewright_runtime.stages import engine_stage, prepare_stage
-
-_log: Final = logging.getLogger(__name__)
 
 _BUILDING: Final = (LOOKUP_STAGE, *ENGINE_STAGES)  # stages of an engine's Jobs
 _STAGES: Final = (*PREPARE_STAGES, *_BUILDING, COLLECT_STAGE)
@@ -110,15 +108,8 @@ def _with_task(stage: str, kind: type[_Task], paths: Paths, act: Callable[[_Task
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
         message = f"{TASK_VARIABLE} is not a valid {kind.__name__}: {where}: {first['msg']}"
-        return _report_failure(stage, StageFailure(Reason.INTERNAL_ERROR, message), paths)
+        return end_with(stage, StageFailure(Reason.INTERNAL_ERROR, message), paths)
     return act(task)
-
-
-def _report_failure(stage: str, failure: StageFailure, paths: Paths) -> int:
-    report = report_failure(stage, failure)
-    _log.error("%s", report.outcome)
-    write_termination_message(paths, report.termination_message())
-    return int(exit_code(report.reason))
 
 
 def _run_stages(stages: Sequence[str], paths: Paths) -> int:
@@ -166,7 +157,7 @@ def _probe(paths: Paths) -> int:
     try:
         facts = probe().to_json()
     except StageFailure as failure:
-        return _report_failure("probe", failure, paths)
+        return end_with("probe", failure, paths)
     print(facts)
     write_termination_message(paths, facts)
     return 0

@@ -3,6 +3,7 @@
 import logging
 from typing import Final
 
+from enginewright_contract.reasons import exit_code
 from enginewright_contract.report import StageReport
 
 from enginewright_runtime.core.failure import StageFailure
@@ -19,6 +20,14 @@ def report_failure(stage: str, failure: StageFailure) -> StageReport:
         failure=failure.finding.of_container(stage),
         findings=tuple(finding.of_container(stage) for finding in failure.findings),
     )
+
+
+def end_with(stage: str, failure: StageFailure, paths: Paths) -> int:
+    """Log a failure that ends the container, and write it to the termination message; return the exit code."""
+    report = report_failure(stage, failure)
+    _log.error("%s: %s", report.reason, report.outcome)
+    write_termination_message(paths, report.termination_message())
+    return int(exit_code(failure.reason))
 
 
 def write_termination_message(paths: Paths, text: str) -> None:

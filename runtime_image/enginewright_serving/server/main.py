@@ -13,11 +13,11 @@ import threading
 from typing import Final
 
 import uvloop
-from enginewright_contract.reasons import ExitCode, Reason, exit_code
+from enginewright_contract.reasons import ExitCode, Reason
 from enginewright_contract.task import GRPC_PORT, HTTP_PORT, ServeTask
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.core.reporting import report_failure, write_termination_message
+from enginewright_runtime.core.reporting import end_with, report_failure, write_termination_message
 
 from enginewright_serving import probe_token
 from enginewright_serving.mounted_secret import MountedSecret
@@ -47,7 +47,7 @@ def run(
     try:
         server = _Server(task, paths, (port, grpc_port), fitting)
     except StageFailure as failure:
-        return _report(paths, failure)
+        return end_with("serve", failure, paths)
     try:
         code = uvloop.run(server.run())
     except OSError as error:
@@ -71,13 +71,6 @@ def _as_failure(error: Exception) -> StageFailure:
     return StageFailure(
         Reason.INTERNAL_ERROR, f"unexpected {type(error).__name__} at startup: {error}"
     )
-
-
-def _report(paths: Paths, failure: StageFailure) -> int:
-    report = report_failure("serve", failure)
-    _log.error("%s: %s", report.reason, report.outcome)
-    write_termination_message(paths, report.termination_message())
-    return exit_code(failure.reason)
 
 
 class _Server:
@@ -149,7 +142,7 @@ class _Server:
                 self._task, self._paths.artifact, report_progress, self._paths.runtime_cache
             )
         except Exception as error:  # noqa: BLE001 - what ends the thread must be reported
-            code = _report(self._paths, _as_failure(error))
+            code = end_with("serve", _as_failure(error), self._paths)
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._fail, code)
         else:
@@ -187,7 +180,8 @@ class _Server:
         problem = self._inference.why_not_live()
         if problem is None or problem.reason is None:
             return
-        self._exit_code = _report(self._paths, StageFailure(problem.reason, problem.message))
+        failure = StageFailure(problem.reason, problem.message)
+        self._exit_code = end_with("serve", failure, self._paths)
 
     async def _drain(self) -> None:
         if self._inference.model is None:

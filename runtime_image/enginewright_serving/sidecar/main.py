@@ -10,11 +10,11 @@ import signal
 import time
 from typing import Final
 
-from enginewright_contract.reasons import ExitCode, Reason, exit_code
+from enginewright_contract.reasons import ExitCode, Reason
 from enginewright_contract.task import HTTP_PORT, SIDECAR, SIDECAR_PORT, ServeTask
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.core.reporting import report_failure, write_termination_message
+from enginewright_runtime.core.reporting import end_with, write_termination_message
 
 from enginewright_serving.manifest import read_manifest
 from enginewright_serving.sidecar.app import SidecarApp
@@ -42,19 +42,12 @@ def run(
         pod_state, monitor = _prepare(task, paths, server_port)
         asyncio.run(_run(pod_state, monitor, port))
     except StageFailure as failure:
-        return _report(paths, failure)
+        return end_with(SIDECAR, failure, paths)
     except OSError as error:
         cause = f"cannot listen on port {port}: {error}"
-        return _report(paths, StageFailure(Reason.INTERNAL_ERROR, cause))
+        return end_with(SIDECAR, StageFailure(Reason.INTERNAL_ERROR, cause), paths)
     write_termination_message(paths, "")
     return ExitCode.OK
-
-
-def _report(paths: Paths, failure: StageFailure) -> int:
-    report = report_failure(SIDECAR, failure)
-    _log.error("%s: %s", report.reason, report.outcome)
-    write_termination_message(paths, report.termination_message())
-    return int(exit_code(failure.reason))
 
 
 def _prepare(task: ServeTask, paths: Paths, server_port: int) -> tuple[PodState, Monitor]:

@@ -15,7 +15,7 @@ from typing import Final
 from enginewright_runtime.core.request_errors import RequestError
 
 from enginewright_serving.server.api.content_coding import NAMES, SUPPORTED
-from enginewright_serving.server.inference.request_failures import report_unexpected
+from enginewright_serving.server.inference.request_failures import refuse_errors
 from enginewright_serving.server.inference.request_threads import RequestThreads
 from enginewright_serving.server.protocol.priorities import DEFAULT
 from enginewright_serving.transport.compression import (
@@ -125,16 +125,9 @@ class CompressedRequests:
         )
 
     def _finish_step(self, work: _Expansion, step: asyncio.Future[bool]) -> None:
-        try:
+        with refuse_errors(work.refuse, "decompressing a request"):
             if not self._complete(work, complete=step.result()):
                 self._continue(work)
-        except RequestError as error:
-            refusal = error.detach()
-        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
-            refusal = report_unexpected("decompressing a request")
-        else:
-            return
-        work.refuse(refusal)
 
     def _complete(self, work: _Expansion, *, complete: bool) -> bool:
         self._inflight.hold(work.request, work.charged)

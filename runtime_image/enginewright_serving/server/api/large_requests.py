@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from enginewright_runtime.core.request_errors import RequestError
 
-from enginewright_serving.server.inference.request_failures import report_unexpected
+from enginewright_serving.server.inference.request_failures import refuse_errors
 from enginewright_serving.server.inference.request_threads import RequestThreads
 from enginewright_serving.server.protocol.decode import Feeds, count_held_bytes
 from enginewright_serving.server.protocol.priorities import DEFAULT
@@ -57,17 +57,10 @@ class LargeRequests:
         refuse: Callable[[RequestError], None],
         decoded: asyncio.Future[tuple[_P, Feeds, int]],
     ) -> None:
-        try:
+        with refuse_errors(refuse, "decoding a request"):
             plan, feeds, held = decoded.result()
             self._inflight.hold(call, held)
             submit(plan, feeds, time.monotonic() - arrived)
-        except RequestError as error:
-            refusal = error.detach()
-        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
-            refusal = report_unexpected("decoding a request")
-        else:
-            return
-        refuse(refusal)
 
 
 def _decode(work: Callable[[], _Decoded[_P]], body: Body) -> tuple[_P, Feeds, int]:

@@ -22,7 +22,11 @@ from enginewright_serving.server.api.inference import WAITING_COPIES, InferenceS
 from enginewright_serving.server.inference.job import Job, RequestPlan, Responder
 from enginewright_serving.server.inference.processing.runs import StepRuns
 from enginewright_serving.server.inference.processing.served import ServedSteps, StepRoute
-from enginewright_serving.server.inference.request_failures import busy, report_unexpected
+from enginewright_serving.server.inference.request_failures import (
+    busy,
+    refuse_errors,
+    report_unexpected,
+)
 from enginewright_serving.server.inference.request_threads import RequestThreads
 from enginewright_serving.server.protocol.decode import Feeds
 from enginewright_serving.server.protocol.priorities import LOWEST
@@ -151,7 +155,7 @@ class ChainedRequests:
         refuse: Callable[[RequestError], None],
         done: asyncio.Future[tuple[Feeds, Feeds]],
     ) -> None:
-        try:
+        with refuse_errors(refuse, "running the steps before the model"):
             own, produced = done.result()
             seconds = time.monotonic() - began
             if call.of_client:
@@ -161,13 +165,6 @@ class ChainedRequests:
             kept = self._runs.select_values(route, feeds, produced)
             plan = _ModelPlan(route.model_outputs, asked.timeout, asked, feeds, kept, route)
             self._inference.submit(call, plan, own, responder, waited=waited + seconds)
-        except RequestError as error:
-            refusal = error.detach()
-        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
-            refusal = report_unexpected("running the steps before the model")
-        else:
-            return
-        refuse(refusal)
 
     def respond(self, job: Job) -> None:
         """Run the steps after the model on the outputs of `job`, then answer it."""

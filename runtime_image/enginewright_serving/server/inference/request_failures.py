@@ -2,6 +2,8 @@
 
 import logging
 import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from enginewright_runtime.core.ort_messages import plain
@@ -27,6 +29,20 @@ def report_unexpected(doing: str) -> RequestError:
     reference = secrets.token_hex(4)
     _log.exception("unexpected error while %s (reference %s)", doing, reference)
     return RequestError(500, f"unexpected error; see reference {reference} in the server's log")
+
+
+@contextmanager
+def refuse_errors(refuse: Callable[[RequestError], None], doing: str) -> Iterator[None]:
+    """Pass what the context raises to `refuse`: an internal error fails one request, not the connection."""
+    try:
+        yield
+    except RequestError as error:
+        refusal = error.detach()
+    except Exception:  # noqa: BLE001 - above
+        refusal = report_unexpected(doing)
+    else:
+        return
+    refuse(refusal)
 
 
 def describe_failed_run(error: Exception, fault: Fault | None) -> RequestError:
