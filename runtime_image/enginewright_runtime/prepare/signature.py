@@ -6,7 +6,6 @@ optimizations, which differ between backends and versions, so the model is loade
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -23,6 +22,7 @@ from enginewright_runtime.session.datatypes import DATATYPES
 from enginewright_runtime.session.reference import load_reference
 from enginewright_runtime.session.samples import type_name
 from enginewright_runtime.session.signature import (
+    Argument,
     NodeArg,
     ProfileError,
     SignatureError,
@@ -31,15 +31,6 @@ from enginewright_runtime.session.signature import (
 
 _log: Final = logging.getLogger(__name__)
 _ONNX_NAMES: Final = {type_name(datatype): datatype.onnx for datatype in DATATYPES}
-
-
-@dataclass
-class Argument:
-    """One input or output of a session."""
-
-    name: str
-    type: str
-    shape: list[int | str | None]
 
 
 Interface: TypeAlias = tuple[tuple[Argument, ...], tuple[Argument, ...]]  # inputs and outputs

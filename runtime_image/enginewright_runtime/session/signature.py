@@ -28,6 +28,15 @@ class NodeArg(Protocol):
     shape: list[int | str | None]
 
 
+@dataclass
+class Argument:
+    """An input or output that is described without a session."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
 class SignatureError(ValueError):
     """The model cannot be served with this protocol."""
 

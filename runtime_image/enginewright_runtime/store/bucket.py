@@ -109,10 +109,8 @@ class BucketMedium(Medium):
         """Put the files, then the manifest unless another one was put meanwhile."""
         listed = tuple(self._put_file(name, path) for name, path in publication.files.items())
         manifest = publication.describe(listed)
-        name, content = (
-            publication.artifact.manifest,
-            _encode_manifest(json.loads(manifest.to_json())),
-        )
+        name = publication.artifact.manifest
+        content = _encode_manifest(json.loads(manifest.to_json()))
         for _ in range(_PUT_TRIES):
             present = self._objects.info(name)  # before it is judged: only this one is replaced
             if present is not None and publication.is_intact():
@@ -125,11 +123,15 @@ class BucketMedium(Medium):
     @override
     def leftovers(self, named: Callable[[], frozenset[str]]) -> Iterator[Leftover]:
         """Yield files that no manifest names; refuse an address where there is none at all."""
-        files = self._objects.list_objects(
-            _FILES
-        )  # first: what is published from now on is younger
+        # first: what is published from now on is younger
+        files = self._objects.list_objects(_FILES)
         digests = named()
-        marks = self._marks()
+        marks = [
+            info
+            for kind in (PREPARED, ENGINE)
+            for info in self._objects.list_objects(kind.folder)
+            if _is_mark(info)
+        ]
         for file in files:
             digest = file.name.removeprefix(f"{_FILES}/")
             if not is_digest(digest) or digest in digests or _age(file) <= _REMOVED_AFTER:
@@ -232,14 +234,6 @@ class BucketMedium(Medium):
         if _etag(present) != unused.version:
             return False
         return self._objects.put_if(name, _REMOVED, present)
-
-    def _marks(self) -> list[ObjectInfo]:
-        return [
-            info
-            for kind in (PREPARED, ENGINE)
-            for info in self._objects.list_objects(kind.folder)
-            if _is_mark(info)
-        ]
 
     def _put_file(self, name: str, source: Path) -> ArtifactFile:
         local = file_sha256(source)

@@ -40,9 +40,8 @@ class Stored:
     artifact: Artifact
     used: datetime  # as `Listed.used`
     version: str  # of its manifest, if the medium has versions; otherwise `used` tells them apart
-    files: Mapping[
-        str, int
-    ]  # bytes by name, with its manifest; artefacts share files of equal names
+    # bytes by name, with its manifest; artefacts share files of equal names
+    files: Mapping[str, int]
 
 
 @dataclass(frozen=True)

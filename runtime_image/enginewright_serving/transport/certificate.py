@@ -56,9 +56,8 @@ class Certificate:
         try:
             self.contexts = self._load()
         except OSError as error:
-            if not isinstance(
-                error, ssl.SSLError | FileNotFoundError
-            ):  # such as too many open files
+            if not isinstance(error, ssl.SSLError | FileNotFoundError):
+                # such as too many open files
                 self._state = None  # read it again later, even if it does not change
                 if earlier is None:  # reported before
                     return

@@ -106,9 +106,8 @@ class ChainedRequests:
         self._inference = inference
         self._inflight = inflight
         self._metrics = metrics
-        self._wait_seconds = (
-            task.request_seconds
-        )  # for the steps, without a timeout; 0 if unlimited
+        # for the steps, without a timeout; 0 if unlimited
+        self._wait_seconds = task.request_seconds
         self._runs = StepRuns(steps, inflight.account.limit)
 
     def submit(

@@ -7,14 +7,13 @@ timed, joining and splitting included; the smallest one that is about as fast pe
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.request_errors import RequestError
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import GoldenSample
 from enginewright_runtime.session.signature import Signature
-from numpy.typing import NDArray
 
 from enginewright_serving.server.inference.batching import (
     BatchLimits,
@@ -128,7 +127,10 @@ class BatchProver(RunProver):
         """Return why requests must not run together, or "" if their outputs do not depend on each other."""
         if any(other[name].shape != array.shape for name, array in row.items()):
             other = row
-        other = {name: _larger(array) for name, array in other.items()}
+        other = {
+            name: array * array.dtype.type(_LARGER) if array.dtype.kind == "f" else array
+            for name, array in other.items()
+        }
         try:
             alone = self._run(row)
             for batch, place in (([row, other], 0), ([other, row], 1), ([row, row], 1)):
@@ -213,10 +215,6 @@ def batch_feeds(samples: Sequence[GoldenSample], limits: BatchLimits) -> Feeds:
 
 def _first_row(feeds: Feeds) -> Feeds:
     return {name: array[:1] if array.ndim else array for name, array in feeds.items()}
-
-
-def _larger(array: NDArray[Any]) -> NDArray[Any]:
-    return array * array.dtype.type(_LARGER) if array.dtype.kind == "f" else array
 
 
 def _worthwhile(times: dict[int, float], single: float) -> int:

@@ -15,7 +15,7 @@ from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.session.datatypes import DATATYPES
 from enginewright_runtime.session.processing.chain import Chain, connect
 from enginewright_runtime.session.processing.process import StepProcess
-from enginewright_runtime.session.signature import Signature, Tensor, read_signature
+from enginewright_runtime.session.signature import Argument, Signature, Tensor, read_signature
 
 from enginewright_serving.transport.settings import MIB
 
@@ -26,13 +26,6 @@ _MEMORY_SHARE: Final = 4  # of the container's memory, all processes together ma
 _PIXEL_BYTES: Final = 16  # that a pixel may take: decoded in three bytes, then as floats
 _CACHED_ROUTES: Final = 256
 _ONNX_TYPES: Final = {datatype.name: datatype.onnx for datatype in DATATYPES}
-
-
-@dataclass
-class _Argument:
-    name: str
-    type: str
-    shape: list[int | str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,5 +141,5 @@ def _signature(chain: Chain, model: Signature) -> Signature:
 
 def _tensor(text: TensorText) -> Tensor:
     """Return an input or output of a step, whose dynamic sizes are unlimited."""
-    argument = _Argument(text.name, _ONNX_TYPES[text.dtype], [int(size) for size in text.shape])
+    argument = Argument(text.name, _ONNX_TYPES[text.dtype], [int(size) for size in text.shape])
     return read_signature([argument], [argument], ()).inputs[text.name]
