@@ -11,10 +11,8 @@ from typing import Final
 from typing_extensions import override
 
 LEVEL_VARIABLE: Final = "ENGINEWRIGHT_LOG_LEVEL"  # debug adds the tracebacks of internal errors
-_OURS: Final = (
-    "enginewright_runtime",
-    "enginewright_serving",
-)  # whose loggers are not only for warnings
+# whose loggers are not only for warnings
+_OURS: Final = ("enginewright_runtime", "enginewright_serving")
 _EVERY_SECONDS: Final = 5.0
 _EVERY_SHARE: Final = 0.1
 _ACCOUNT: Final = re.compile(r"(https?://)[^/\s\"'?]*@", re.IGNORECASE)

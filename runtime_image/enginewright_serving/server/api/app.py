@@ -66,7 +66,7 @@ class ServerApp(ReportingApplication):
     def _chain(self, steps: ServedSteps) -> ChainedRequests:
         self.metrics.has_steps()
         chained = ChainedRequests(steps, self.inference, self.inflight, self.metrics, self._task)
-        self.inference.results.respond_with(chained.respond)
+        self.inference.results.respond = chained.respond
         return chained
 
     def drain(self) -> None:

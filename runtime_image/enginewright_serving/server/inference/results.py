@@ -27,17 +27,14 @@ class InferenceResults:
         """Create it; a request without a timeout may wait for `request_seconds`."""
         self._metrics = metrics
         self._request_seconds = request_seconds
-        self._respond: Callable[[Job], None] = self.answer  # takes jobs that have run
+        # takes jobs that have run, and calls `answer` in the end
+        self.respond: Callable[[Job], None] = self.answer
         self.waiting: dict[Job, None] = {}  # requests without a timeout, oldest first
 
     def observe_runs(self, watchdog: Watchdog, buckets: ComputeBuckets) -> None:
         """Report runs to the model's health and latencies; called before the first one."""
         self._watchdog = watchdog
         self._buckets = buckets
-
-    def respond_with(self, respond: Callable[[Job], None]) -> None:
-        """Pass jobs that have run to `respond`, which calls `answer` in the end."""
-        self._respond = respond
 
     # Jobs that a worker has returned.
 
@@ -60,7 +57,7 @@ class InferenceResults:
         if job.call.abandoned:
             self.give_up(job)
         else:
-            self._respond(job)
+            self.respond(job)
 
     def _observe(self, job: Job) -> None:
         seconds = job.finished - job.started

@@ -109,7 +109,7 @@ class ControlFrames:
                 raise ConnectionFaultError(
                     ErrorCode.PROTOCOL_ERROR, "SETTINGS_MAX_FRAME_SIZE is out of range"
                 )
-            self._sender.set_frame(value)
+            self._sender.frame = value
         elif name == frames.ENABLE_PUSH and value > 1:
             raise ConnectionFaultError(
                 ErrorCode.PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH is neither 0 nor 1"

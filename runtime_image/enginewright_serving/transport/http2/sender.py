@@ -38,17 +38,12 @@ class Sender:
         self.address = client_address(transport)  # still needed once the transport is gone
         self.paused = False  # the kernel's buffer is full
         self._window = frames.DEFAULT_WINDOW
-        self._initial_window = frames.DEFAULT_WINDOW
-        self._frame = frames.DEFAULT_FRAME
+        self.initial_window = frames.DEFAULT_WINDOW  # of a new stream
+        self.frame = frames.DEFAULT_FRAME  # the largest payload that the client accepts
         self._waiting: dict[int, Stream] = {}  # streams with unsent parts
         self._out: Parts = []
         self._size = 0
         self._block_prefix = NO_TABLE  # of the first header block
-
-    @property
-    def initial_window(self) -> int:
-        """Window of a new stream."""
-        return self._initial_window
 
     def write(self, frame: bytes) -> None:
         """Write a frame at the next flush."""
@@ -137,14 +132,10 @@ class Sender:
             if stream.window > frames.LARGEST:
                 raise StreamFaultError(ErrorCode.FLOW_CONTROL_ERROR)
 
-    def set_frame(self, size: int) -> None:
-        """Set the largest payload of a frame that the client accepts."""
-        self._frame = size
-
     def set_initial_window(self, size: int, streams: Iterable[Stream]) -> None:
         """Set the window of new streams and change that of existing ones (RFC 9113 6.9.2); may raise ConnectionFaultError."""
-        change = size - self._initial_window
-        self._initial_window = size
+        change = size - self.initial_window
+        self.initial_window = size
         for stream in streams:
             stream.window += change  # may become negative
             if stream.window > frames.LARGEST:
@@ -169,7 +160,7 @@ class Sender:
         assert unsent is not None  # noqa: S101 - it waits
         left = min(_TURN_BYTES, self._window, stream.window)
         while unsent and left > 0:
-            parts, length = _take(unsent, min(left, self._frame))
+            parts, length = _take(unsent, min(left, self.frame))
             left -= length
             self._window -= length
             stream.window -= length
