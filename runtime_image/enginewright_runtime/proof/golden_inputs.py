@@ -132,10 +132,7 @@ def _floats(
 def read_samples(
     path: Path, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> list[Sample]:
-    """Read an .npz of arrays SAMPLE/INPUT or SAMPLE/OUTPUT, unpickled; raises ParityFailed.
-
-    Bare names of inputs and outputs form one sample.
-    """
+    """Read an .npz of arrays SAMPLE/INPUT or SAMPLE/OUTPUT, or of bare names, one sample; raises ParityFailed."""
     specs = {spec.name: spec for spec in (*inputs, *outputs)}
     groups: dict[str, dict[str, Array]] = {}
     for key, array in _arrays(path):

@@ -32,10 +32,7 @@ def load_reference(
     *,
     extensions_of: Path | None = None,
 ) -> ort.InferenceSession:
-    """Load a model at a `level` of optimization; raises SessionError, or StageFailure: ExtensionFailed.
-
-    It gets the libraries of `extensions_of`, by default its own.
-    """
+    """Load a model with the libraries of `extensions_of`, or its own; raises SessionError, or StageFailure: ExtensionFailed."""
     options.graph_optimization_level = LEVELS[level]
     options.log_severity_level = FATAL_ONLY
     options.intra_op_num_threads = threads()

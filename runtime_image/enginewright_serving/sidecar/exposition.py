@@ -54,10 +54,7 @@ class Exposition:
         self._lines.append(self._series(f"{name}_sum", {}, total))
 
     def text(self, appended: bytes = b"") -> bytes:
-        """Return the text, followed by another exposition.
-
-        One invalid line would fail the complete scrape, so invalid lines of the other are omitted.
-        """
+        """Return the text, followed by another exposition without its invalid lines, which would fail the scrape."""
         try:
             other = [line for line in appended.decode().split("\n") if _LINE.fullmatch(line)]
         except UnicodeDecodeError:

@@ -64,10 +64,7 @@ class HttpApplication(ApplicationBase[_C]):
     def on_answered(
         self, connection: _C, request: HttpRequest, response: HttpResponse, began: float
     ) -> None:
-        """Count a request that is `counted`: the socket has taken the last byte of its response.
-
-        `began` is when its head had arrived, as `time.monotonic()`.
-        """
+        """Count a `counted` request whose response the socket has taken; `began` is when its head had arrived."""
 
     def on_left(self, connection: _C, request: HttpRequest, began: float) -> None:
         """Report a request that is `counted`, whose client has left before its answer was written."""

@@ -5,10 +5,7 @@ from collections.abc import Iterable, Sequence
 
 
 def order(needs: Sequence[Iterable[int]]) -> list[int]:
-    """Return the indices of `needs` so that each follows those that it needs, the lowest first.
-
-    Members of a cycle and their dependents are left out.
-    """
+    """Return the indices of `needs`, each after those that it needs, the lowest first, without cycles and dependents."""
     waiting = [len(set(need)) for need in needs]
     readers: list[list[int]] = [[] for _ in needs]
     for index, need in enumerate(needs):

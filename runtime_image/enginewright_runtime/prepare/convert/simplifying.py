@@ -16,11 +16,7 @@ _WEIGHTS: Final = "weights.bin"
 
 
 def simplify(source: Path, out: Path) -> ModelProto:
-    """Return the model after ONNX Runtime's basic graph optimizations, which apply to every provider.
-
-    `out` is a file to write to, in an empty folder. Raises SessionError if ONNX Runtime refuses the
-    model.
-    """
+    """Return the model after ONNX Runtime's basic optimizations, written to `out` in an empty folder; raises SessionError."""
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(out)
     if locations(graphs.parse(source)):

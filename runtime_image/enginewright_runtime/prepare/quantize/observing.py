@@ -68,10 +68,7 @@ def limits(
     samples: Iterable[Feeds],
     after_sample: Callable[[], None] = lambda: None,
 ) -> dict[str, ValueLimits]:
-    """Return the limits of single-precision values of the main graph over all samples.
-
-    The folder of the model at `path` must be writable. Raises SessionError.
-    """
+    """Return the limits of single-precision values over all samples; `path` is in a writable folder; raises SessionError."""
     observed = {name: ValueLimits() for name in names}
     if not observed:
         return observed

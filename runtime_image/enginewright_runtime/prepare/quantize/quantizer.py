@@ -104,10 +104,7 @@ class QuantizedModel(Message):
 
 
 def quantize(request: QuantizationRequest) -> QuantizedModel:
-    """Carry out a request; the model is in `out` if parity holds.
-
-    Raises SessionError if ONNX Runtime's CPU provider refuses the original or the lowered model.
-    """
+    """Carry out a request; the model is in `out` if parity holds; raises SessionError if a model is refused."""
     return _Quantizer(request).run()
 
 

@@ -154,10 +154,7 @@ def _judge(model: ModelProto, folder: Path, recipe: Recipe) -> Inspection:
 
 
 def _conversion(model: ModelProto, recipe: Recipe) -> tuple[list[Finding], bool]:
-    """Return why the model cannot be converted, and whether the runtime needs it converted.
-
-    A conversion for spec.targetOpset only does not prevent loading the source model.
-    """
+    """Return why the model cannot be converted, and whether the runtime needs it converted, not only spec.targetOpset."""
     refusal = planning.plan(model, recipe).refusal
     needed = planning.plan(model, recipe.model_copy(update={"target_opset": None}))
     return (

@@ -22,10 +22,7 @@ _OPT: Final = "opt"
 
 
 def baseline_feeds(samples: Sequence[GoldenSample], recipe: Recipe) -> tuple[str, Feeds]:
-    """Return the name of the shapes that are measured, as in benchmarks, and their inputs.
-
-    The golden sample `opt`, else one with these shapes, else the median one by size.
-    """
+    """Return name and inputs of the golden sample `opt`, else of one with these shapes, else of the median one by size."""
     opt = {profile.input: profile.opt for profile in recipe.shapes}
     for sample in samples:
         fits = opt and all(sample.feeds[name].shape == shape for name, shape in opt.items())
