@@ -6,7 +6,6 @@ A function is a verb, a variable says what it holds, and prose is plain English.
 import ast
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -38,7 +37,7 @@ PARTICIPLES: Final = frozenset(
 )  # fmt: skip
 VAGUE: Final = frozenset({"each", "found", "known", "wanted"})
 
-PHRASES: Final = {  # pattern -> remedy
+PHRASES: Final = {  # pattern in lower case -> remedy
     r"quantis": "write quantize, quantization",
     r"(?:initial|normal|optim|recogn|sanit|serial|synchron|util)is(?:e|ing|ation|er)": "write -ize, -ization",
     r"\b(?:no|some)body\b|\bwho(?:m|ever)\b": "name who or what it is: a client, a user, another process",
@@ -63,7 +62,11 @@ JUDGED: Final = frozenset(
         ast.Expr,
     }
 )
-_PHRASE: Final = re.compile("|".join(f"({pattern})" for pattern in PHRASES), re.IGNORECASE)
+# texts of `changes` in manifests: stores hold them with this spelling, and the same change has the same text in all versions
+RECORDED: Final = re.compile(
+    r"'batch normalisation'|\bquantisers look\b|\bcannot be quantised\b"
+    r"|(?:de)?quantised (?:\{format_count|\d+ (?:bias )?nodes\b)"
+)
 _SENTINEL: Final = re.compile(r"\bNone: [a-z]")
 _COMMENT: Final = re.compile(r"#[^\"'\n]*?\bNone: [a-z]")
 
@@ -124,14 +127,25 @@ def _sentinel(place: str) -> Finding:
 
 
 def _judge_prose(text: str, path: str) -> Iterator[Finding]:
-    for match in _PHRASE.finditer(text):
-        remedy = [*PHRASES.values()][(match.lastindex or 1) - 1]
-        line = text.count("\n", 0, match.start()) + 1
-        yield Finding("phrase", f"{path}:{line}", " ".join(match[0].split()), remedy)
+    lower = text.lower()  # flags of a pattern would make it several times slower
+    for pattern, remedy in PHRASES.items():
+        for match in re.finditer(pattern, lower):
+            if not _is_recorded(lower, match):
+                line = lower.count("\n", 0, match.start()) + 1
+                yield Finding("phrase", f"{path}:{line}", " ".join(match[0].split()), remedy)
 
 
-@cache
-def findings() -> tuple[Finding, ...]:
+def _is_recorded(text: str, match: re.Match[str]) -> bool:
+    begin = text.rfind("\n", 0, match.start()) + 1
+    end = text.find("\n", begin)
+    line = text[begin:] if end == -1 else text[begin:end]
+    place = match.start() - begin
+    return any(kept.start() <= place < kept.end() for kept in RECORDED.finditer(line))
+
+
+@pytest.fixture(scope="module")
+def findings() -> list[Finding]:
+    """Return what is wrong in all files, which are read once for all rules."""
     in_code = [
         finding
         for folder in CODE
@@ -145,7 +159,7 @@ def findings() -> tuple[Finding, ...]:
         for path in pages
         for finding in _judge_prose(path.read_text(), str(path.relative_to(REPOSITORY)))
     ]
-    return (*in_code, *in_pages)
+    return [*in_code, *in_pages]
 
 
 @pytest.mark.parametrize(
@@ -157,10 +171,10 @@ def findings() -> tuple[Finding, ...]:
         pytest.param("sentinel", id="None is not explained by a colon"),
     ],
 )
-def test_the_language(rule: str) -> None:
+def test_the_language(rule: str, findings: list[Finding]) -> None:
     places = [
         f"{finding.place} {finding.name!r}: {finding.remedy}"
-        for finding in findings()
+        for finding in findings
         if finding.rule == rule
     ]
     assert not places, f"{len(places)} places:\n" + "\n".join(places)
@@ -199,6 +213,7 @@ def test_a_violation_is_reported(text: str, rule: str, name: str) -> None:
         "x.found = f(known=1)",
         "x: dict[None: 3]",
         "# such as these; for each of them",
+        "assert 'dequantised 2 bias nodes in 32-bit integers' in published.changes",
     ],
 )
 def test_plain_code_is_accepted(text: str) -> None:

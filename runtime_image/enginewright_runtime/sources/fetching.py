@@ -121,7 +121,7 @@ class _UnpackedSource(ModelSource):
 
     @override
     def find(self) -> str | None:
-        """Return None: it is a folder."""
+        """Return None, as the source is a folder."""
         return None
 
     @override

@@ -39,7 +39,7 @@ class MountedImage:
         """Copy a file; return what is wrong with it, or "" if nothing is."""
         digest, size = hashlib.sha256(), 0
         with _open(self._folder / file.path) as reader:
-            # no more than one chunk beyond its size, whatever is there
+            # no more than one chunk beyond its size, if the file in the image is larger
             while size <= file.size_bytes and (chunk := _chunk(reader)):
                 writer.write(chunk)
                 digest.update(chunk)

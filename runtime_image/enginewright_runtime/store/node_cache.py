@@ -193,7 +193,7 @@ class _LeastPace:
 
 @contextmanager
 def _usable() -> Iterator[None]:
-    """Raise _CacheUnusable for whatever a connection raises."""
+    """Raise _CacheUnusable for every error of a connection."""
     try:
         yield
     except (OSError, http.client.HTTPException, ValueError) as error:
