@@ -28,7 +28,7 @@ def main() -> None:
 def _end(code: int) -> NoReturn:
     """End the process without finalizing the interpreter, which threads of the object stores' client may crash."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # whoever read it has left
+        with suppress(OSError):  # the process at the other end of the pipe has ended
             stream.flush()
     os._exit(code)
 

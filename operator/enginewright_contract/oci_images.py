@@ -1,4 +1,4 @@
-"""OCI images of artefacts: how their repository is written and how long a push may take, for settings, Jobs and whoever pushes."""
+"""OCI images of artefacts: how their repository is written and how long a push may take, for settings, Jobs and the program that pushes."""
 
 from typing import Final
 

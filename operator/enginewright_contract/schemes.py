@@ -27,7 +27,7 @@ class Scheme:
     variable_prefixes: tuple[str, ...] = ()
     is_bucket: bool = False  # models, data and the store may be in it
     is_mounted: bool = False  # a volume of the pod instead of a server
-    # credentials are the provider's, whatever the bucket or repository; else they are one host's
+    # credentials are the provider's, for all its buckets or repositories; else they are one host's
     is_provider_wide: bool = False
     # labels with which the cloud gives a pod the identity of its service account
     identity_labels: Mapping[str, str] = field(default_factory=dict)

@@ -24,7 +24,7 @@ _LEAST_FIELDS: Final = 4
 
 @dataclass(frozen=True)
 class ShadowOrder:
-    """Which share of its requests a pod sends to whom as well, and until when."""
+    """Which share of its requests a pod also sends to which pods of a canary, and until when."""
 
     share: float  # above 0, at most 1
     until: int  # Unix time

@@ -1,4 +1,4 @@
-"""The form of a bucket's address, and of its parts, for settings and for whoever opens the store."""
+"""The form of a bucket's address, and of its parts, for settings and for the programs that open the store."""
 
 from typing import Final
 

@@ -59,7 +59,7 @@ CheckState = Literal["ok", "failed", "unknown"]
 
 
 def _read_reason(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Return a reason that this version knows, else None: a later sidecar may send new ones."""
+    """Return the reason, or None if this version does not know it, as a later sidecar may send new ones."""
     return reason_named(value) if isinstance(value, str) else value
 
 

@@ -58,7 +58,7 @@ UNPLACED = f"{FAILED}|EnginewrightCPUFallback"
 OUTPUTS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "a tenth too large": lambda array: array * np.float32(1.1),
     "that are no numbers": lambda array: np.full_like(array, np.nan),
-    # as uninitialised memory: another answer every time
+    # as uninitialized memory: another answer every time
     "that are random": lambda array: RANDOM.normal(0, 1e6, array.shape).astype(np.float32),
     "that are zero": np.zeros_like,
     "in another order": np.flip,
@@ -137,7 +137,7 @@ class Scene:
         return {entry["metric"]["alertname"] for entry in self.stack.query("ALERTS")}
 
     def truthful(self) -> None:
-        """Wait until nobody has anything to say against the pod."""
+        """Wait until the sidecar is ready and no alert fires."""
         honest(self.proxy)
         self.sidecar.until_ready()
         self.sidecar.until(lambda: not self.alerts() & _OF_MODELS, "no alert", 120)

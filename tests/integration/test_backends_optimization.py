@@ -1,4 +1,4 @@
-"""Graph optimisations: stepped down where ONNX Runtime refuses what is right, and only there."""
+"""Graph optimizations: stepped down where ONNX Runtime refuses what is right, and only there."""
 
 import logging
 from pathlib import Path
@@ -20,7 +20,7 @@ WORDS = (
 )
 
 
-def test_a_model_that_an_optimisation_breaks(
+def test_a_model_that_an_optimization_breaks(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """ONNX Runtime 1.31.1 fuses FP8 into a convolution on integers, which refuses it."""

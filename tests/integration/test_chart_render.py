@@ -47,7 +47,7 @@ FULL: Object = {
     "replicas": 3,
     "watchNamespaces": ["shop", "home"],
 }
-NOBODY: Object = {
+NON_ROOT: Object = {
     "runAsNonRoot": True,
     "runAsUser": 65532,
     "runAsGroup": 65532,
@@ -132,7 +132,7 @@ def pod(objects: list[Object]) -> Object:
 
 def test_pods_are_restricted(objects: list[Object]) -> None:
     spec = pod(objects)
-    assert spec["securityContext"] == NOBODY
+    assert spec["securityContext"] == NON_ROOT
     (container,) = spec["containers"]
     assert container["securityContext"] == RESTRICTED
     assert not {"hostNetwork", "hostPID", "hostIPC", "volumes", "initContainers"} & spec.keys()
@@ -412,7 +412,7 @@ def test_the_cache_of_a_node_exists_only_with_a_bucket() -> None:
 def test_the_cache_of_a_node_is_restricted_and_has_no_rights() -> None:
     (daemon_set,) = of_kind(render(CACHED), "DaemonSet")
     spec = daemon_set["spec"]["template"]["spec"]
-    assert spec["securityContext"] == NOBODY | {"fsGroup": 65532}
+    assert spec["securityContext"] == NON_ROOT | {"fsGroup": 65532}
     assert spec["automountServiceAccountToken"] is False
     assert "serviceAccountName" not in spec
     assert spec["tolerations"] == [{"operator": "Exists"}]

@@ -196,7 +196,7 @@ def unused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a store with two artefacts, unused for 40 and 35 days."""
     age(folder, KEYS[0], 40)
     age(folder, KEYS[1], 35)
-    monkeypatch.setattr(time, "sleep", lambda _: None)  # nobody else reads this store
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # no other process reads this store
     return folder
 
 

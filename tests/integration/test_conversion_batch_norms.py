@@ -1,4 +1,4 @@
-"""Batch normalisations folded ahead of a lower precision."""
+"""Batch normalizations folded ahead of a lower precision."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Models that ONNX Runtime's own quantiser has written, for TensorRT: their biases dequantised."""
+"""Models that ONNX Runtime's own quantizer has written, for TensorRT: their biases dequantized."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ TENSORRT = recipe(backend="tensorrt-rtx")
 
 
 class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
-    """Gives what the quantiser learns ranges from."""
+    """Gives what the quantizer learns ranges from."""
 
     def __init__(self, model: ModelProto) -> None:
         self._left = [feeds(model, 2, -1.0) for _ in range(4)]
@@ -27,7 +27,7 @@ class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]  # onnxr
 
 
 def quantize(folder: Path, *, symmetric: bool) -> Path:
-    """Return two convolutions with biases, quantised statically by onnxruntime.quantization."""
+    """Return two convolutions with biases, quantized statically by onnxruntime.quantization."""
     model = parse_text(
         """(float["n", 3, 8, 8] x) => (float["n", 4, 8, 8] y) {
         [one] c1 = Conv <pads = [1, 1, 1, 1]> (x, w1, b1) [relu] r1 = Relu(c1)

@@ -142,7 +142,7 @@ def quantize() -> ModelProto:
 
 
 def test_undone_quantization_is_reported(tmp_path: Path) -> None:
-    """ONNX Runtime's optimiser, onnxslim and onnxsim all fold the weights back to floats."""
+    """ONNX Runtime's optimizer, onnxslim and onnxsim all fold the weights back to floats."""
     path = tmp_path / "m.onnx"
     path.write_bytes(quantize().SerializeToString())
     (tmp_path / "out").mkdir()

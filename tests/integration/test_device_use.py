@@ -1,4 +1,4 @@
-"""Memory and utilisation of a device, read from a stand-in with nvml.h's signatures; absent without one."""
+"""Memory and utilization of a device, read from a stand-in with nvml.h's signatures; absent without one."""
 
 import threading
 from pathlib import Path
@@ -105,7 +105,7 @@ def test_the_device_is_exposed_until_its_sample_is_too_old(
     assert read_exposition(sampler) == {}
 
 
-def test_a_slice_has_no_utilisation(tmp_path: Path) -> None:
+def test_a_slice_has_no_utilization(tmp_path: Path) -> None:
     sampler = DeviceSampler(nvml(tmp_path, SLICES=1))
     until(lambda: sampler.latest() is not None, "a sample")
     assert read_exposition(sampler) == {

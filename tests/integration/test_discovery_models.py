@@ -150,7 +150,7 @@ def test_a_fixed_size_is_reported(tmp_path: Path) -> None:
     assert discover_here(tmp_path / "n.onnx", OPEN["flattened"]()).fixed == ("x[2]", "x[3]")
 
 
-# fault: Shapes | a limit that nobody declared | found sizes are not in the recipe | prevented
+# fault: Shapes | a limit that the user did not declare | found sizes are not in the recipe | prevented
 @pytest.mark.parametrize("name", OPEN)
 def test_an_address_alone_serves_a_model_with_open_sizes(
     name: str, place: Workplace, tmp_path: Path

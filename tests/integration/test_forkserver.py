@@ -52,7 +52,7 @@ def _descriptors() -> list[str]:
 
 
 def wait_for_ever(file: str) -> None:
-    """Say who this is, and end only when somebody ends it."""
+    """Write the id of this process, and wait until a signal ends it."""
     Path(file).write_text(str(os.getpid()))
     signal.pause()
 

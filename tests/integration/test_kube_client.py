@@ -116,10 +116,10 @@ async def test_apply_status_goes_to_the_subresource(setup: Setup) -> None:
 async def test_a_patch_merges(setup: Setup) -> None:
     setup.server.answers = [ok(kind="InferenceModel")]
     changes = {"metadata": {"annotations": {"kept": "x", "removed": None}}}
-    await setup.client.patch(INFERENCE_MODELS, "ns", "m", changes, manager="somebody")
+    await setup.client.patch(INFERENCE_MODELS, "ns", "m", changes, manager="another-manager")
     ((method, path, query, body),) = setup.server.requests
     where = "/apis/enginewright.dev/v1alpha1/namespaces/ns/inferencemodels/m"
-    assert (method, path, query) == ("PATCH", where, {"fieldManager": "somebody"})
+    assert (method, path, query) == ("PATCH", where, {"fieldManager": "another-manager"})
     assert body == changes
     assert setup.server.headers[0]["Content-Type"] == "application/merge-patch+json"
 

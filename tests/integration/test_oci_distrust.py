@@ -166,7 +166,7 @@ def test_a_manifest_that_nothing_can_read_is_replaced(store: Store, tmp_path: Pa
     assert "404" in str(push_to(answer, store, tmp_path).failure)
 
 
-# fault: Store | the push of an OCI image fails with an error that nobody has foreseen | the artefact stays published, the
+# fault: Store | the push of an OCI image fails with an unexpected error | the artefact stays published, the
 #   error's name is in the report, and pods read the store | with the next Job
 def test_no_error_of_a_push_fails_the_stage(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -111,7 +111,7 @@ def replies(golden: Array, lie: str) -> Iterator[Array]:
 LIES = ("far", "NaN", "some NaN", "infinity", "zeros", "ones", "repeated", "memory")
 
 
-# fault: Outputs | another distribution, NaN, constants or uninitialised memory where an output
+# fault: Outputs | another distribution, NaN, constants or uninitialized memory where an output
 #   varies | every comparison, by distribution | 8 runs
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def write_quantized(
     per_channel: bool = True,
     excluded: frozenset[int] = frozenset(),
 ) -> tuple[Path, PassResult]:
-    """Quantise a model and write it; ONNX's checker must agree that it is one."""
+    """Quantize a model and write it; ONNX's checker must agree that it is one."""
     layers = static.find_layers(about, form, per_channel=per_channel)
     how: PrecisionPass = DynamicQuantization(about, layers, form)
     if form not in {DYNAMIC, dynamic_form("exact")}:
@@ -281,7 +281,7 @@ def test_onnx_runtimes_form_runs_on_integers(
     assert single not in operator_types
 
 
-def test_dynamic_quantisation_is_fused_and_close(tmp_path: Path) -> None:
+def test_dynamic_quantization_is_fused_and_close(tmp_path: Path) -> None:
     source = dense(operator="MatMul")
     text = "() => () { [gemm] m2 = Gemm <alpha = 0.5, beta = 2.0, transB = 1> (r1, w2, b2) }"
     source.graph.node[6].CopyFrom(parse_text(text).graph.node[0])
@@ -337,7 +337,7 @@ def test_nodes_in_bodies_are_left_and_reported(tmp_path: Path) -> None:
     )  # w0 is still there
 
 
-def test_shared_weights_and_activations_are_quantised_once(tmp_path: Path) -> None:
+def test_shared_weights_and_activations_are_quantized_once(tmp_path: Path) -> None:
     source = parse_text(
         """(float["n", 64] x) => (float["n", 64] y) {
         [first] a = MatMul(x, w) [second] b = MatMul(x, w) [sum] y = Add(a, b) }""",
@@ -357,7 +357,7 @@ def test_a_result_that_is_an_output_keeps_its_name(tmp_path: Path) -> None:
         assert cosine(expected, actual) > 0.999
 
 
-def test_an_opset_that_has_no_quantisation_by_channel_is_raised(tmp_path: Path) -> None:
+def test_an_opset_that_has_no_quantization_by_channel_is_raised(tmp_path: Path) -> None:
     about = subject(tmp_path, convolutions(opset=11), 13)
     path, _ = write_quantized(about, TENSORRT, IMAGE, tmp_path / "out")
     assert graphs.default_opset(graphs.parse(path)) == 13

@@ -107,7 +107,7 @@ def test_the_action_is_well_formed() -> None:
     assert named == definition["inputs"].keys()
     assert all(item["description"] and "default" in item for item in definition["inputs"].values())
     for item in definition["runs"]["steps"]:
-        # an expression inside a script would be pasted into it, whatever it holds
+        # an expression inside a script would be pasted into it, with any shell code in its value
         assert "${{" not in item.get("run", "")
 
 

@@ -1,4 +1,4 @@
-"""A verdict says which backend it speaks of, so that nobody takes `cpu` for a class of that name."""
+"""A verdict names its backend, so that a reader does not take `cpu` for a class of that name."""
 
 import pytest
 from enginewright_cli.preflight.targets import parse, scope

@@ -186,7 +186,7 @@ def test_a_flood_of_failures_is_logged_in_part(tmp_path: Path) -> None:
     assert {record["code"] for record in records} == {"400"}
 
 
-# fault: Servers | nobody reads the server's standard output | requests are answered; lines are dropped and counted | bounded
+# fault: Servers | no process reads the server's standard output | requests are answered; lines are dropped and counted | bounded
 def test_a_full_pipe_holds_up_no_request(tmp_path: Path) -> None:
     full = "import os\nreading, writing = os.pipe()\nos.dup2(writing, 1)"
     with logging_server(tmp_path, before=full, share=1.0) as server:

@@ -33,7 +33,7 @@ def test_a_keep_alive_client_reconnects_and_sees_no_failure(aging: Server) -> No
     began = time.monotonic()
     ages: list[float] = []
     while len(ages) < 4:
-        if client.sock is None:  # a client that was asked to close connects anew
+        if client.sock is None:  # a client that was asked to close connects again
             began = time.monotonic()
         client.request("POST", "/v2/models/m/infer", body)
         answer = client.getresponse()

@@ -1,4 +1,4 @@
-"""What one request may cost the server: its memory, and the time in which it answers nobody else."""
+"""What one request may cost the server: its memory, and the time in which it answers no other client."""
 
 import threading
 from collections.abc import Iterator

@@ -346,7 +346,7 @@ def test_a_client_that_does_not_read_is_cut_off(copier: Server) -> None:
     with Wire(copier.port) as wire:
         wire.shrink(4096)
         wire.send(copy_request(copier, values))
-        time.sleep(2.0)  # not to synchronise: the client's slowness is what is tested
+        time.sleep(2.0)  # not to synchronize: the client's slowness is what is tested
         wire.send(GET)  # to a socket that has been closed
         with pytest.raises(ConnectionError):
             wire.receive()

@@ -1,4 +1,4 @@
-"""Golden inferences wait for a moment in which they delay nobody, and not for ever."""
+"""Golden inferences wait for a moment in which they delay no request, but not for ever."""
 
 import threading
 from collections.abc import Iterator

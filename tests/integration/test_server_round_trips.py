@@ -1,4 +1,4 @@
-"""Whatever a tensor holds comes back bit for bit, in every form of both protocols, by property."""
+"""All values of a tensor come back bit for bit, in every form of both protocols, by property."""
 
 import json
 from collections.abc import Iterator

@@ -250,7 +250,7 @@ def test_a_lost_device_is_known_when_golden_inputs_fail_too(text: str) -> None:
     error = make_error(text)
     assert fault_from_error(error, ran_before=False) is None
     assert fault_from_rerun(error, error, error) is Fault.SERVER
-    # what still serves is not lost, whatever an error repeats of what a client wrote
+    # a device that still serves is not lost, even if the error quotes a client's text that says so
     assert fault_from_rerun(error, None, error) is Fault.SERVER
 
 

@@ -108,7 +108,7 @@ def test_a_refused_start_is_reported_in_exit_code_termination_message_and_log(
 # fault: Processors | an already quantized model differs where products saturate | the server's
 #   golden samples: `ProcessorMismatch` | before the pod is ready
 @pytest.mark.parametrize("factor", [1.005, 1.5])
-def test_a_model_that_came_quantised_is_judged_by_golden_samples_on_another_processor(
+def test_a_model_that_came_quantized_is_judged_by_golden_samples_on_another_processor(
     tmp_path: Path, task: ServeTask, factor: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     here = processor.read()

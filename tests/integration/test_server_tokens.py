@@ -187,7 +187,7 @@ def test_tokens_change_without_a_restart(tmp_path: Path) -> None:
         until(lambda: (status(TOKEN), status(OTHER)) == (401, 200), "the new token counts")
         assert (calls(TOKEN), calls(OTHER)) == (False, True), "on an open connection too"
         write_secret(volume)
-        until(lambda: status(OTHER) == 401, "an empty Secret lets nobody in")
+        until(lambda: status(OTHER) == 401, "with an empty Secret all tokens are refused")
         assert "every request is refused until it is corrected" in server.log()
         assert server.get("/v2/health/ready").status == 200
         write_secret(volume, shop="not a token")

@@ -221,7 +221,7 @@ def check_shares(sidecar: Sidecar) -> None:
 
 @contextlib.contextmanager
 def keep_requesting(server: Server, request: bytes) -> Iterator[None]:
-    """Send requests, one every 20 ms, whatever the caller does meanwhile."""
+    """Send requests, one every 20 ms, while the caller continues."""
     ended = threading.Event()
 
     def sending() -> None:

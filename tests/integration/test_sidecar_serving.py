@@ -193,7 +193,7 @@ def test_where_nothing_is_compared_golden_is_unknown(tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_not_there_yet_or_not_any_more(tmp_path: Path, task: ServeTask) -> None:
-    with Proxy(1) as proxy:  # nobody listens on port 1
+    with Proxy(1) as proxy:  # no server listens on port 1
         port = proxy.port
     with Sidecar(tmp_path, task, port, pace=QUICK) as sidecar:
         sidecar.until(
@@ -317,7 +317,7 @@ def test_in_service_no_sample_is_asked_that_costs_more_than_requests_do(tmp_path
         asked = len(proxy.asked)
 
         def in_service() -> bool:
-            wire.send(slow_request(server, 1))  # else nobody would be delayed
+            wire.send(slow_request(server, 1))  # else no request would be delayed
             assert wire.receive().status == 200
             return len(proxy.asked) > asked + 20
 

@@ -177,7 +177,7 @@ def test_a_layer_with_another_digest_is_refused(servers: SourceServers, place: W
 
 
 def test_a_manifest_with_another_digest_is_refused(place: Workplace) -> None:
-    """A registry does not let such a thing be stored, so it is one that is bad itself."""
+    """A registry does not store a manifest under a wrong digest, so this registry itself is faulty."""
     with ScriptedServer(lambda _: (200, {}, b'{"layers": []}')) as server:
         host = server.url.removeprefix("http://")
         outcome = place.fetch(f"oci://{host}/team/model@sha256:{'0' * 64}")

@@ -238,7 +238,7 @@ def test_int8_weights_are_not_folded_back(tmp_path: Path) -> None:
     assert outcome.converted.folder == MODEL_FOLDER
 
 
-def test_batch_normalisations_are_folded_ahead_of_halves(models: Path, tmp_path: Path) -> None:
+def test_batch_normalizations_are_folded_ahead_of_halves(models: Path, tmp_path: Path) -> None:
     source = real(models, "ch_PP-OCRv4_det_infer.onnx")
     outcome = convert_here(tmp_path, source, recipe(precision="FP16", shapes=[DETECT]))
     changes = outcome.converted.changes

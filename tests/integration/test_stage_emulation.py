@@ -17,7 +17,7 @@ from tests.support.preparing import Workplace
 
 
 def native() -> ModelProto:
-    """Return two layers, a normalisation and a softmax, all of BF16: x [batch, time, 32]."""
+    """Return two layers, a normalization and a softmax, all of BF16: x [batch, time, 32]."""
     random = np.random.default_rng(11)
     sizes = {"w1": (32, 64), "b1": (64,), "g1": (64,), "b2": (64,), "w2": (64, 8)}
     made = parse_text(
@@ -36,7 +36,7 @@ def native() -> ModelProto:
 
 
 def golden(place: Workplace) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
-    """Prepare the model for an engine whose sizes are declared by nobody but the samples."""
+    """Prepare the model for an engine whose sizes only the samples declare."""
     shapes = {"min": [1, 1, 32], "opt": [1, 4, 32], "max": [2, 8, 32]}
     profile = ShapeProfile(input="x", **{key: tuple(shape) for key, shape in shapes.items()})
     task = place.task(place.put("m.onnx", native()), backend="tensorrt-rtx", shapes=[profile])

@@ -427,7 +427,9 @@ def test_a_file_that_no_protobuf_can_be_is_not_begun(web: WebServer, place: Work
     web.routes["/m.onnx"] = announce(3 << 30)
     outcome = place.fetch(f"{web.url}/m.onnx")
     assert (outcome.code, outcome.report.reason) == (ExitCode.PERMANENT, Reason.MODEL_TOO_LARGE)
-    assert "m.onnx has 3.0 GiB; the limit for such a file is 2.0 GiB; save" in outcome.message
+    assert (
+        "m.onnx has 3.0 GiB; the limit for files of this type is 2.0 GiB; save" in outcome.message
+    )
 
 
 def test_an_endless_download_ends_at_the_limit(

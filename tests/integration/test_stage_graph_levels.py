@@ -1,4 +1,4 @@
-"""The level of graph optimisations, from what golden samples say of it to the session that serves."""
+"""The level of graph optimizations, from what golden samples say of it to the session that serves."""
 
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def test_the_level_goes_down_until_the_outputs_are_right(
     manifest = manifest_of(place, outcome)
     assert (stage, manifest.graph_optimization) == ("publish", "BASIC")
     report = (tmp_path / "store/reports/job-1/golden.json").read_text()
-    assert "graph optimisations are lowered to BASIC: at ALL, " in report
+    assert "graph optimizations are lowered to BASIC: at ALL, " in report
     key = manifest.key
     assert place.fetch_artifact(key).code == 0
     levels: list[str] = []
@@ -106,5 +106,5 @@ def test_levels_are_tried_in_order_until_one_is_right() -> None:
     assert result == GoldenRun(
         {"min": "wording"},
         level="BASIC",
-        warnings=("w", "graph optimisations are lowered to BASIC: at ALL, is wrong at ALL"),
+        warnings=("w", "graph optimizations are lowered to BASIC: at ALL, is wrong at ALL"),
     )

@@ -193,7 +193,7 @@ def test_bf16_raises_the_opset_isolated(tmp_path: Path) -> None:
 
 
 def test_custom_operators_stay_and_other_nodes_are_lowered(tmp_path: Path) -> None:
-    """ONNX's schemas end at such an operator; ONNX Runtime tells what comes out of it."""
+    """ONNX's shape inference ends at a custom operator; ONNX Runtime tells the types of its outputs."""
     model = extensions.cube()
     del model.graph.output[:]
     text = '() => (float["n", 4] z) { [product] z = MatMul(y, w) }'
@@ -287,7 +287,7 @@ def test_a_precision_that_the_model_has_is_kept(
     assert (about.quantized.folder, about.quantized.precision) == ("model", precision)
 
 
-def test_a_model_without_anything_to_quantise_is_refused(tmp_path: Path) -> None:
+def test_a_model_without_anything_to_quantize_is_refused(tmp_path: Path) -> None:
     model = parse_text('(float["n", 64] x) => (float["n", 64] y) { y = Relu(x) }')
     how = recipe(precision="INT8", quantization=make_calibration())
     failure = run_refused(work(tmp_path, model, [X], how, DATA))
@@ -383,7 +383,7 @@ def test_a_precision_that_is_no_faster_is_not_chosen(
             "INT8: rejected: it needs spec.quantization.calibration",
         ),
     ],
-    ids=["device", "quantised", "no data"],
+    ids=["device", "quantized", "no data"],
 )
 def test_a_precision_that_cannot_be_chosen_is_reported(
     model: ModelProto, how: Any, words: str, tmp_path: Path

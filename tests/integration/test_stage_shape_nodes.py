@@ -70,7 +70,7 @@ FROM_UNKNOWN_RANK = [
 
 
 def test_sizes_of_a_tensor_of_unknown_rank_are_shape_arithmetic() -> None:
-    """Text recognisers from PaddlePaddle end so; on a GPU ONNX Runtime leaves these nodes on the CPU."""
+    """Text recognizers from PaddlePaddle end so; on a GPU ONNX Runtime leaves these nodes on the CPU."""
     nodes = [*UNKNOWN_RANK, *FROM_UNKNOWN_RANK, n("ReduceSum", "most", "y")]
     labels = shape_nodes(model(nodes, UNKNOWN_WEIGHTS))
     expected = {node.name for node in FROM_UNKNOWN_RANK} | {"y"}

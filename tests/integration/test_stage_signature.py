@@ -63,7 +63,7 @@ def describe_tensors(tensors: Sequence[str]) -> list[dict[str, Any]]:
         ("standard_v3_3/model.onnx", (), "openvino"),
         ("ch_ppocr_mobile_v2.0_cls_infer.onnx", (READ,), "cpu"),
         ("swift_f0/model.onnx", (LISTEN,), "cpu"),
-        # whose sizes of outputs are only known after optimisation
+        # whose sizes of outputs are only known after optimization
         ("silero_vad_16k_sequence.onnx", (), "cpu"),
     ],
 )

@@ -108,7 +108,7 @@ def test_the_last_artefact_goes_with_its_files(place: AgingPlace, tmp_path: Path
 def test_a_part_that_namespaces_shared_stays_as_it_is(
     place: AgingPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is collected in a namespace's own part, into which its artefacts are copied."""
+    """A collection in a namespace's own part, into which its artefacts are copied, removes nothing from it."""
     shared, own = (replace(place, uri=f"{place.uri}/{part}") for part in ("_research", "team-a"))
     for number, aging_place in enumerate((shared, own)):
         publish(aging_place.store(), KEY, content(tmp_path / f"{number}"))
@@ -164,7 +164,7 @@ def test_clusters_that_share_a_bucket_remove_nothing_of_each_other(
         gc(place, max_bytes=0)
     assert place.list_keys() == [KEY]
     assert len(gc(place, max_bytes=0, cluster="two", dry_run=True).removed) == 1
-    assert gc(place, cluster="two").removed == (), "leftovers alone endanger nobody"
+    assert gc(place, cluster="two").removed == (), "leftovers alone endanger no other cluster"
 
     assert release(medium(place), "one")
     assert not release(medium(place), "one")

@@ -229,7 +229,7 @@ def build_quantized() -> ModelProto:
     """Return asymmetric uint8, which ONNX Runtime writes and TensorRT refuses."""
     return parse_text(
         """(float["n", 8] x) => (float["n", 8] y) <float s = {0.1}, uint8 z = {3}> {
-        [quantise] q = QuantizeLinear(x, s, z) [dequantise] d = DequantizeLinear(q, s, z)
+        [quantize] q = QuantizeLinear(x, s, z) [dequantize] d = DequantizeLinear(q, s, z)
         [multiply] y = MatMul(d, w) }""",
         weights("w", 8, 8),
     )
@@ -271,7 +271,7 @@ REFUSALS = (
             " HW-specific datatypes: b16; set spec.precision to FP16", recipe("7.5")),
     Refusal("fp32 on Turing", matmul(), Reason.PRECISION_UNSUPPORTED,
             "at multiply (MatMul): Cannot compile operation 'multiply' for Turing", recipe("7.5")),
-    Refusal("asymmetric", build_quantized(), Reason.PRECISION_UNSUPPORTED, "at quantise (QuantizeLinear)"),
+    Refusal("asymmetric", build_quantized(), Reason.PRECISION_UNSUPPORTED, "at quantize (QuantizeLinear)"),
     Refusal("Hopper", matmul(), Reason.ENGINE_INCOMPATIBLE,
             "does not build for compute capability 9.0, only for 7.5, 8.0, 8.6, 8.9, 12.0, 12.1; choose"
             " another backend", recipe("9.0")),

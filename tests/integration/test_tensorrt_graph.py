@@ -121,7 +121,7 @@ def test_parts_that_need_each_other_are_no_model() -> None:
 
 def test_the_wrapper_has_the_models_face() -> None:
     model = build_mixed()
-    model.metadata_props.add(key="author", value="somebody")
+    model.metadata_props.add(key="author", value="the author")
     whole = context.whole(model, "model", "model.engine")
     made = present(
         context.compose(model, [whole], [context.node(whole, RTX, "1.7.1.116", "8.9")], {})

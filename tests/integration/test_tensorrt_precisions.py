@@ -19,7 +19,7 @@ FLOATS = {
     "FP16": TensorProto.FLOAT16,
     "BF16": TensorProto.BFLOAT16,
 }
-QUANTISED = {"INT8": TensorProto.INT8, "FP8": TensorProto.FLOAT8E4M3FN}
+QUANTizED = {"INT8": TensorProto.INT8, "FP8": TensorProto.FLOAT8E4M3FN}
 FP16 = "; set spec.precision to FP16, or choose an accelerator class of compute capability 8.0 or"
 EIGHT = (
     "; set spec.precision to FP16 or INT8, or choose an accelerator class of compute capability 8.9"
@@ -43,19 +43,19 @@ def model(precision: str) -> ModelProto:
         given = [
             *(initializer("kernel", kernel), initializer("matrix", matrix)),
             initializer("scale", 0.05),
-            helper.make_tensor("zero", QUANTISED[precision], (), [0]),
+            helper.make_tensor("zero", QUANTizED[precision], (), [0]),
         ]
-        nodes = f"""{quantise("x")} {quantise("kernel")} {quantise("matrix")}
-            [conv] c = Conv <pads = [1, 1, 1, 1]> (x_d, kernel_d) {quantise("c")}
+        nodes = f"""{quantize("x")} {quantize("kernel")} {quantize("matrix")}
+            [conv] c = Conv <pads = [1, 1, 1, 1]> (x_d, kernel_d) {quantize("c")}
             [multiply] m = MatMul(c_d, matrix_d)"""
     shape = 'float["n", 8, 8, 8]'
     text = f"({shape} x) => ({shape} y) {{ {nodes} [from] y = Cast <to = 1> (m) }}"
     return parse_text(text, *given, opset=21, ir_version=10)
 
 
-def quantise(name: str) -> str:
-    return f"""[{name}_quantise] {name}_q = QuantizeLinear({name}, scale, zero)
-        [{name}_dequantise] {name}_d = DequantizeLinear({name}_q, scale, zero)"""
+def quantize(name: str) -> str:
+    return f"""[{name}_quantize] {name}_q = QuantizeLinear({name}, scale, zero)
+        [{name}_dequantize] {name}_d = DequantizeLinear({name}_q, scale, zero)"""
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def quantise(name: str) -> str:
         ("FP8", "7.5", "HW-specific datatypes: fp8_e4m3" + EIGHT),
         ("FP8", "8.6", "HW-specific datatypes: fp8_e4m3" + EIGHT),
         ("FP8", "8.9", ""),
-        # what stays of a product between dequantised tensors is FP32 on Turing
+        # what stays of a product between dequantized tensors is FP32 on Turing
         ("INT8", "7.5", "at multiply (MatMul): Cannot compile operation" + "|" + FP16),
         ("INT8", "8.6", ""),
         ("INT8", "8.9", ""),

@@ -42,7 +42,7 @@ def test_reported_progress_is_served(tmp_path: Path) -> None:
         assert ask(port).percent == 100
         with pytest.raises(urllib.error.HTTPError, match="404"):
             ask(port, "/other")
-        with socket.create_connection(("127.0.0.1", port or 0)):  # says nothing, hinders nobody
+        with socket.create_connection(("127.0.0.1", port or 0)):  # an idle client delays no other
             assert ask(port).percent == 100
     with pytest.raises(OSError, match="refused"):
         ask(port)

@@ -66,7 +66,7 @@ def test_timings_of_a_concurrent_build_are_kept(
 
 
 def test_the_library_merges(tmp_path: Path, store: Store) -> None:
-    """With the real library's stub, whatever it is given: garbage gives an empty cache."""
+    """With the real library's stub, which accepts any input: garbage gives an empty cache."""
     mine = of_build(tmp_path, store)
     mine.path.write_bytes(b"mine")
     store.put_cache(NAME, b"theirs")

@@ -412,12 +412,12 @@ BROKEN = (
 # name, model, backend, files: models that break no rule at all
 GOOD: tuple[tuple[str, Callable[[], ModelProto], str, Callable[[Path], None] | None], ...] = (
     ("relu", broken.relu, "cpu", None),
-    ("symmetric quantisation", lambda: round_to_bits(0, np.int8), "tensorrt-rtx", None),
+    ("symmetric quantization", lambda: round_to_bits(0, np.int8), "tensorrt-rtx", None),
     ("INT8 weights that say what they become", lambda: build(
         [N("DequantizeLinear", ["w", "scale"], ["v"], output_dtype=FLOAT), N("Add", ["x", "v"], ["y"])],
         [X], [Y], [array("w", 1, 2, 3, 4, kind=np.int8), scalar("scale", 0.1, np.float32)],
         opset=23, ir_version=11), "tensorrt-rtx", None),
-    ("asymmetric quantisation elsewhere", lambda: round_to_bits(3, np.uint8), "cpu", None),
+    ("asymmetric quantization elsewhere", lambda: round_to_bits(3, np.uint8), "cpu", None),
     ("unnamed nodes", lambda: simple("Relu", "Abs", "Neg"), "tensorrt", None),
     ("Constants of one name", lambda: build(
         [*(N("Constant", [], [f"k{i}"], name="F0::anon", value_float=1.0) for i in range(3)),

@@ -44,7 +44,7 @@ class Budgets:
         self._before = 0.0  # what the phase of a test that runs was preceded by
         self._shared = 0.0  # of the test that runs: fixtures that others use too
         self._test = 0.0  # of the test that runs: everything else
-        self._within = False  # such a fixture
+        self._within = False  # whether a fixture that others use too is being set up
 
     def pytest_runtest_logstart(self) -> None:
         self._before, self._shared, self._test = measure_cpu(), 0.0, 0.0

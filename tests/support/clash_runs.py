@@ -1,6 +1,6 @@
-"""Runs every clash on a real backend and reports to whom the server would attribute the fault.
+"""Runs every clash on a real backend and reports whether the server would blame the request or itself.
 
-A program, for each distribution of ONNX Runtime has an interpreter of its own:
+A program, because each distribution of ONNX Runtime has an interpreter of its own:
 `python clash_runs.py BACKEND FOLDER THREADS [NAMES]` prints JSON, by the name of the clash.
 """
 

@@ -17,7 +17,7 @@ def processor_seconds(process: int) -> float:
 def measure_cpu() -> float:
     """Return the CPU seconds of this process and of its descendants, those that have ended and those that run.
 
-    A process whose parent has ended before it is nobody's descendant, for example one of the local cluster.
+    A process whose parent has ended before it is not counted, for example one of the local cluster.
     """
     times = os.times()
     own = times.user + times.system + times.children_user + times.children_system

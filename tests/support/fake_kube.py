@@ -301,7 +301,7 @@ def _get_owned(obj: Mapping[str, Any]) -> JsonObject:
 
 
 def _merge(existing: Any, before: Any, desired: Any, others: Sequence[Any]) -> Any:
-    """Return `existing` with the desired fields, without those applied `before` that nobody desires."""
+    """Return `existing` with the desired fields, without those applied `before` that no manager desires any more."""
     if not isinstance(existing, Mapping) or not isinstance(desired, Mapping):
         return copy_json(desired)
     applied = before if isinstance(before, Mapping) else {}

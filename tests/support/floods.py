@@ -245,7 +245,7 @@ def flood_with(
 ) -> Iterator[None]:
     """Have `count` connections of a kind beside what happens inside, from the same address, as behind a gateway.
 
-    If they yield, they use a processor only while nobody else wants it.
+    If they yield, they use a processor only while it is otherwise idle.
     """
     command = [sys.executable, "-m", "tests.support.floods", str(port), kind]
     process = subprocess.Popen([*command, str(count), protocol], stdout=subprocess.PIPE)

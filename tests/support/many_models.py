@@ -68,7 +68,7 @@ class ManyModels(Simulation):
         self.restart()
 
     def restart(self) -> Self:
-        """Start the process anew: its memory is lost."""
+        """Start the process again, with empty memory."""
         cache = ObjectCache()
         self.due: dict[ModelKey | EngineKey, None] = {}
         self.later_at: dict[ModelKey | EngineKey, float] = {}

@@ -252,7 +252,7 @@ def quantize_by(
     feeds: Arrays,
     root: Path,
 ) -> Path:
-    """Quantise a model with ranges learnt from one sample; return its path."""
+    """Quantize a model with ranges learnt from one sample; return its path."""
     root.mkdir()
     about = subject(root, source, form.opset)
     layers = static.find_layers(about, form, per_channel=True)

@@ -1,4 +1,4 @@
-"""An HTTP server whose every answer a function decides, whatever the method."""
+"""An HTTP server whose answers a function decides, for all methods."""
 
 import ssl
 from collections.abc import Callable, Mapping

@@ -28,7 +28,7 @@ def queue_depth(server: Server) -> float:
 
 
 def wait_for_loop(server: Server) -> None:
-    """Wait until the event loop has read whatever was sent before this call."""
+    """Wait until the event loop has read all bytes that were sent before this call."""
     for _ in range(2):
         assert server.get("/v2/health/live").status in {200, 503}
 

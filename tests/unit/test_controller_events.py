@@ -98,5 +98,5 @@ async def test_failed_event_stops_no_other(caplog: pytest.LogCaptureFixture) -> 
 
 async def test_recording_never_waits_however_many_events_there_are() -> None:
     recorder = EventRecorder(FakeKube(), clock=time.monotonic, now=utc_now)
-    for number in range(5000):  # nobody writes
+    for number in range(5000):  # no task writes them
         recorder.record(MODEL, EventIntent("Normal", "A", str(number)))

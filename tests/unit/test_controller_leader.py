@@ -370,7 +370,7 @@ async def leads_once_healed(networks: Iterable[Hostile], replicas: Iterable[Repl
         await asyncio.sleep(1)
         if any(replica.election.may_act() for replica in replicas):
             return
-    raise AssertionError("nobody leads, though nothing is in the way any more")
+    raise AssertionError("no replica leads, though the network has healed")
 
 
 @given(

@@ -216,7 +216,7 @@ def test_the_model_that_asked_for_an_engine_moves_its_jobs_and_changes_no_build_
 def test_another_model_that_shares_the_engine_leaves_its_jobs_where_they_are() -> None:
     world = engine_wanted()
     engine = world.the("InferenceEngine")
-    engine["metadata"]["annotations"]["enginewright.dev/requested-by"] = "somebody-else"
+    engine["metadata"]["annotations"]["enginewright.dev/requested-by"] = "another-model"
     before = engine["spec"]
     world.edit(build={"podTemplate": {"priorityClassName": "high"}, "timeout": "2h"})
     assert world.the("InferenceEngine")["spec"] == before
@@ -225,7 +225,7 @@ def test_another_model_that_shares_the_engine_leaves_its_jobs_where_they_are() -
 def test_a_model_that_shares_an_engine_takes_over_from_its_deleted_requester() -> None:
     world = engine_wanted()
     engine = world.the("InferenceEngine")
-    engine["metadata"]["annotations"]["enginewright.dev/requested-by"] = "somebody-else"
+    engine["metadata"]["annotations"]["enginewright.dev/requested-by"] = "another-model"
     world.orphaned.add(engine["metadata"]["name"])
     world.edit(build={"podTemplate": {"priorityClassName": "high"}})
     taken = world.the("InferenceEngine")

@@ -1,4 +1,4 @@
-"""When serving pods send copies of requests to a canary, to whom, and what a rollout makes of it."""
+"""When serving pods send copies of requests to a canary, to which pods, and what a rollout makes of it."""
 
 from typing import Any
 
@@ -151,7 +151,7 @@ def test_without_enough_requests_it_goes_on_after_the_hold() -> None:
 
 
 # event: Rollouts | the new revision answers otherwise than the serving one, or not at all, requests that
-#   `canary.shadow` sends it too | the serving revision; no client gets such an answer | `RolledBack` with
+#   `canary.shadow` sends it too | the serving revision; no client gets the new revision's answers | `RolledBack` with
 #   `AnswersChanged` above `maxOutputDifference`, or with `TooManyErrors`
 @pytest.mark.parametrize(
     ("fields", "reason"),

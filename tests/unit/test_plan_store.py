@@ -1,4 +1,4 @@
-"""A store in a bucket: which pods reach it, as whom, and that nothing changes for claims."""
+"""A store in a bucket: which pods reach it, with which identity, and that nothing changes for claims."""
 
 import re
 from dataclasses import replace

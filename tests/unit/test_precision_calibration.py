@@ -211,7 +211,7 @@ def test_images_must_fit_the_input(tmp_path: Path) -> None:
     assert "images are data for one input" in refuse(tmp_path, [IMAGE, X], preprocessing=AS_IMAGE)
 
 
-def test_images_are_scaled_and_normalised(tmp_path: Path) -> None:
+def test_images_are_scaled_and_normalized(tmp_path: Path) -> None:
     pixels = np.zeros((8, 12, 3), np.uint8)
     pixels[...] = (255, 51, 0)
     Image.fromarray(pixels).save(tmp_path / "red.png")

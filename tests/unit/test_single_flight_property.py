@@ -104,7 +104,7 @@ class Namespace(RuleBasedStateMachine):
     @invariant()
     def one_job_for_each(self) -> None:
         views = (job_view(job) for job in self.world.prepare_jobs())
-        # one that somebody has suspended may never end, so that the others do without it
+        # one that a user has suspended may never end, so that the others do without it
         running = [view for view in views if not view.ended and not view.suspended]
         counts = Counter(view.shared_hash for view in running)
         assert not counts or max(counts.values()) == 1 or self._has_resumed(), counts

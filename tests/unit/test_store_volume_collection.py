@@ -284,7 +284,7 @@ def test_interrupted_removal_completes(
     with pytest.raises(KilledError):
         during_removal(root, monkeypatch, kill)
     monkeypatch.undo()
-    assert gc(root).leftovers == (), "whoever removes it may still be at work"
+    assert gc(root).leftovers == (), "the Job that removes it may still run"
     (aside,) = (root / "tmp").iterdir()
     for path in (aside, *aside.rglob("*")):
         if path.name != "manifest.json" or is_used:

@@ -72,7 +72,7 @@ class Autoscaling(ApiModel):
         Field(max_length=16),
         ATOMIC,
     ] = None
-    """Metrics that the number of pods follows. Absent: 80% of the CPU that the server requests, on classes without a resourceName; on others, or without such a request, one waiting request per pod (enginewright_queue_depth)."""
+    """Metrics that the number of pods follows. Absent: 80% of the CPU that the server requests, on classes without a resourceName; on others, or if the server requests no CPU, one waiting request per pod (enginewright_queue_depth)."""
 
 
 class Auth(ApiModel):

@@ -35,7 +35,7 @@ class StoreAccess:
 
     @property
     def place(self) -> str:
-        """Return what identifies the store, whoever reads it: the bucket's address, or the claim."""
+        """Return what identifies the store, for Jobs and for serving pods: the bucket's address, or the claim."""
         return self.bucket.uri if self.bucket else f"claim {self.claim}"
 
     def volumes(self, *, read_only: bool = False) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The cache's folder: a file is there completely or not at all, and all of them fit.
 
 Files are named `<scope>-<sha256>`. They are checked while they are written, and not again when the
-process restarts: whoever reads one compares it with its digest.
+process restarts: a pod that reads one compares it with its digest.
 """
 
 import asyncio

@@ -172,7 +172,7 @@ def import_(
     address: _Address,
     folder: Annotated[Path, typer.Argument(help="Folder that `store export` made.")],
 ) -> None:
-    """Store an exported artefact, verified; import engines only from whom you trust: they are code."""
+    """Store an exported artefact, verified; import engines only from a source that you trust: they are code."""
     with _open("import", address) as contents:
         name, had_it = contents.publish(folder)
         did = "the store has it already" if had_it else "imported, all digests match"

@@ -276,7 +276,7 @@ def _at_the_right_level(backend: str, judge: Callable[[str | None], GoldenRun]) 
     for level in below(first.level):
         lowered = judge(level)
         if not lowered.refused and lowered.refusal is None and lowered.failed is None:
-            lowering = f"graph optimisations are lowered to {level}: at {first.level}, {first.failed.description}"
+            lowering = f"graph optimizations are lowered to {level}: at {first.level}, {first.failed.description}"
             # samples refused in the first run are no longer in the file
             warnings = (*lowered.warnings, lowering)
             return replace(lowered, refused=first.refused, warnings=warnings)

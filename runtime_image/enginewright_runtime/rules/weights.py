@@ -23,7 +23,7 @@ _NORMALIZATIONS: Final = {
     "GroupNormalization": (1, 2),
     "RMSNormalization": (1,),
 }
-# Inputs that are multiplied and added into the outputs whatever the other inputs are
+# Inputs that are multiplied and added into the outputs, for all values of the other inputs
 # (docs/Operators.md of onnx).
 _LINEAR: Final = _NORMALIZATIONS | {
     "Conv": (1, 2),

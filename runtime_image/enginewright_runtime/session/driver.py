@@ -55,7 +55,7 @@ def ask(cuda_major: str | None, command: tuple[str, ...] | None = None) -> Devic
 
 
 def release(file: Path = VERSION_FILE) -> str | None:
-    """Return the version of NVIDIA's driver, such as 570.86.15; None: there is none, or it does not tell."""
+    """Return the version of NVIDIA's driver, such as 570.86.15, or None if there is no driver or it does not tell."""
     try:
         match = _RELEASE.search(file.read_text(errors="replace") + "\n")
     except OSError:

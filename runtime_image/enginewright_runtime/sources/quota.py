@@ -33,7 +33,7 @@ class DiskQuota:
         if largest is not None and size > largest:
             raise StageFailure(
                 Reason.MODEL_TOO_LARGE,
-                f"{name} has {format_bytes(size)}; the limit for such a file is {format_bytes(largest)}",
+                f"{name} has {format_bytes(size)}; the limit for files of this type is {format_bytes(largest)}",
             )
         total, free = self._disk()
         reserve = _reserve(total)

@@ -222,7 +222,7 @@ class BucketMedium(Medium):
 
     @override
     def space(self) -> None:
-        """Return None: a bucket has no limit."""
+        """Return None, as a bucket has no limit."""
 
     def _is_marked(self, unused: Stored) -> bool:
         """Put a mark in place of a manifest unless it was written again; return whether it is there."""

@@ -119,7 +119,7 @@ class Medium(ABC):
 
     @abstractmethod
     def list_stored(self, kinds: Sequence[ArtifactKind]) -> Iterator[Stored]:
-        """Yield all artefacts with the sizes of their files as stored, whatever the manifests say."""
+        """Yield all artefacts with the sizes of their files as stored, not those in the manifests."""
 
     @abstractmethod
     def discard(self, unused: Sequence[Stored]) -> list[Stored]:

@@ -46,7 +46,7 @@ class _Unreadable(Exception):  # noqa: N818 - read as a sentence
 def _chunks(path: Path, size: int) -> Iterator[bytes]:
     try:
         with open_plain(path) as reader:
-            # no more than one chunk beyond its size, whatever is there
+            # no more than one chunk beyond its size, if the file in the image is larger
             while reader.tell() <= size and (chunk := reader.read(CHUNK)):
                 yield chunk
     except (FileNotFoundError, NotADirectoryError):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SHOWN_VALUES: Final = 16  # of an output
-_LONGEST_TEXT: Final = 200  # characters of such a value
+_LONGEST_TEXT: Final = 200  # characters of one value
 
 
 def answer(task: ServeTask, artifact: Path, request: Path) -> RequestAnswer:

@@ -28,7 +28,7 @@ class UnreadResponse(Holding):
         self._settings = settings
         self._unsent: deque[memoryview] = deque()  # of a response over TLS, until it is encrypted
         self._unsent_size = 0  # its bytes
-        self.kept_until = 0.0  # the end of such a response, for a client that reads slowly
+        self.kept_until = 0.0  # when the connection of a client that reads too slowly is closed
 
     def reserve(self, response: HttpResponse) -> bool:
         """Charge a response before it is sent; return False if there is no space for it."""

@@ -107,7 +107,7 @@ def _by_name(moves: Iterable[MoveView]) -> list[ModelName]:
 
 
 def _is_held(move: MoveView, images: Mapping[str, str]) -> bool:
-    """Return whether a model does not go on to these images for now, whoever's turn it is."""
+    """Return whether a model does not go on to these images for now, even if it is its turn."""
     return bool(move.reason) and _target(move, images) == move.target
 
 

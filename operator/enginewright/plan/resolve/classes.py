@@ -165,7 +165,7 @@ def readiness(
         return _not_ready(
             StatusReason.NO_MATCHING_NODE,
             "no node has the labels of spec.nodeSelector:"
-            " add such a node or correct the selector (kubectl get nodes --show-labels)",
+            " add a node with these labels or correct the selector (kubectl get nodes --show-labels)",
         )
     if mixed := find_mixed_devices(this, mine, own):
         return _not_ready(StatusReason.MIXED_DEVICES, mixed)

@@ -141,7 +141,7 @@ class JobQueue:
         return self._beside >= _RUNS_BESIDE and now - self._last_alone >= _SECONDS_BESIDE
 
     def _next(self) -> list[Job] | float | None:
-        """Return the next job, or else the seconds after which to ask again, if there is such a limit."""
+        """Return the next job, or the seconds after which to ask again, or None to wait until the queue changes."""
         if self._only is not None:
             return None
         now = time.monotonic()

@@ -40,7 +40,7 @@ class DeviceSampler:
     def _run(self) -> None:
         meter = DeviceMeter.open(self._library)
         if meter is None:
-            _log.info("NVML does not report one device: no metrics of its memory and utilisation")
+            _log.info("NVML does not report one device: no metrics of its memory and utilization")
             return
         while True:
             if (use := meter.read()) is not None:

@@ -140,8 +140,9 @@ class Metrics(Collector):
         )
         yield self._counter(
             "enginewright_request_records_dropped",
-            "Records of requests that were to be written, and were dropped: they were too many, or nobody"
-            " took them. access_log: lines of spec.serving.accessLog; trace: spans of requests, of spec.serving.tracing.",
+            "Records of requests that were to be written, and were dropped: they were too many, or"
+            " standard output or the collector did not accept them. access_log: lines of spec.serving.accessLog; trace:"
+            " spans of requests, of spec.serving.tracing.",
             {(kind,): count() for kind, count in self.dropped.items()},
             "kind",
         )

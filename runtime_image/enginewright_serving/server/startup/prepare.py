@@ -112,7 +112,7 @@ def prepare(
 ) -> ServedModel:
     """Check, load, verify and warm up the model in the folder `artifact`; raise StageFailure if it must not serve.
 
-    `progress` gets the current step, for users. Kernels are kept in `runtime_caches`, if there is such a folder.
+    `progress` gets the current step, for users. Kernels are kept in the folder `runtime_caches`, if it exists.
     """
     began = time.monotonic()
     checked = _check(task, artifact, progress)

@@ -86,7 +86,7 @@ class Sender:
         return True
 
     def wait(self, stream: Stream, block: bytes, parts: Parts, trailers: bytes) -> None:
-        """Send the body of such a response when windows admit it."""
+        """Send the headers of a response, and its body when windows admit it."""
         if self._block_prefix:
             block = self._block_prefix + block
             self._block_prefix = b""
