@@ -215,7 +215,7 @@ def test_a_store_that_cannot_be_read_in_time(
         return (201 if seen.method == "PUT" else 404), {}, b""
 
     monkeypatch.setattr(layout.ImageLayer, "chunks", slowly)
-    monkeypatch.setattr(PushDeadline, "measure_left", lambda _: -1.0 if late else 300.0)
+    monkeypatch.setattr(PushDeadline, "count_seconds", lambda _: -1.0 if late else 300.0)
     failure = str(push_to(answer, store, tmp_path).failure)
     if is_taken:
         assert "s; no action needed: the next Job that finds the artefact continues" in failure
