@@ -122,7 +122,6 @@ class Election:
             _logger.warning("cannot release the Lease, so it will expire: %s", _text(error))
 
     async def _campaign(self) -> bool:
-        """Try once; returns whether this process leads now."""
         try:
             async with asyncio.timeout(self._timing.deadline):
                 return await self._try()
@@ -167,7 +166,6 @@ class Election:
             await asyncio.sleep(self._timing.retry * apart)
 
     async def _renew_until_lost(self) -> str:
-        """Renew until that fails for too long; returns why."""
         pause, problem = self._timing.renew, "the process did not run"
         while True:
             left = self._elector.acts_until - self._clock()
@@ -202,7 +200,6 @@ class Election:
         return None
 
     async def _list(self) -> dict[LeaseKey, Record]:
-        """Return all claims in the cluster, and store our own Lease."""
         listing = await self._api.list(LEASES, labels=SELECTOR)
         leases = {_key(lease): lease for lease in listing.items}
         self._lease = leases.get(self._claim.key)
@@ -268,7 +265,6 @@ def _record(lease: Mapping[str, Any]) -> Record:
 
 
 def _why(rival: Record) -> str:
-    """Return the message for users who have installed a second release."""
     namespace, name = rival.key
     scope = "all namespaces" if EVERYTHING in rival.scope else ", ".join(sorted(rival.scope))
     return (

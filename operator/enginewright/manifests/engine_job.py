@@ -116,9 +116,7 @@ def _job(
         make_owned_metadata(engine, spec.name, labels),
         stages,
         volumes,
-        secrets=[
-            image_pull_secret.name for image_pull_secret in engine.spec.build.image_pull_secrets
-        ],
+        secrets=[secret.name for secret in engine.spec.build.image_pull_secrets],
         template=engine.spec.pod_template,
         assigned_ids=spec.assigned_ids,
         architecture=engine.spec.architecture,

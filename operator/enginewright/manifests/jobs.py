@@ -66,10 +66,7 @@ def stages_job(
                     "imagePullSecrets": pull_secrets(
                         [
                             *secrets,
-                            *(
-                                image_pull_secret.name
-                                for image_pull_secret in template.image_pull_secrets
-                            ),
+                            *(secret.name for secret in template.image_pull_secrets),
                         ]
                     ),
                     "initContainers": stages[:-1],

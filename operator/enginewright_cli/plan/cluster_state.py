@@ -40,6 +40,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from enginewright_cli.images import CHART_NAMESPACE
 from enginewright_cli.plan.manifest import Applied
+from enginewright_cli.reporting import CommandError
 
 # of a model, selected by its label
 CHILDREN: Final = (JOBS, PODS, DEPLOYMENTS, CONTROLLER_REVISIONS)
@@ -51,7 +52,7 @@ CHART_STORE: Final = {
 }  # defaults of the chart's values
 
 
-class ClusterStateError(ValueError):
+class ClusterStateError(CommandError):
     """An invalid state; the message names the part and the cause."""
 
 

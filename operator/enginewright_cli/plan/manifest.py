@@ -11,6 +11,7 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model import InferenceModel
 
 from enginewright_cli.plan.validation import problems
+from enginewright_cli.reporting import CommandError
 
 _STDIN: Final = "-"
 _PLANNED: Final = (InferenceModel.kind, AcceleratorClass.kind)
@@ -27,7 +28,7 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-class ManifestError(ValueError):
+class ManifestError(CommandError):
     """A manifest that cannot be read; the message states the cause."""
 
 

@@ -7,8 +7,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from enginewright_cli.formatting import visible
 from enginewright_cli.plan.result import ClassPlan, Difference, Forecast, Forecasts, PlanStep
-from enginewright_cli.preflight.formatting import visible
 
 _STYLES: Final = {
     "refused": "bold red",

@@ -15,11 +15,11 @@ from enginewright_contract.reasons import Fault, Reason
 from rich.console import Console
 
 from enginewright_cli import installing, output
+from enginewright_cli.formatting import count_noun, visible
 from enginewright_cli.preflight import config, options, targets
 from enginewright_cli.preflight.arguments import PreflightArguments
 from enginewright_cli.preflight.cache import ResultCache, default_folder, installation
 from enginewright_cli.preflight.config import ConfigError, Configuration, ModelOptions
-from enginewright_cli.preflight.formatting import count_noun, visible
 from enginewright_cli.preflight.many import RunSettings, check_all, error_text
 from enginewright_cli.preflight.outputs import FileMessage, Outputs
 from enginewright_cli.preflight.progress import show_progress
@@ -68,7 +68,6 @@ preflight.__signature__ = signature(PreflightArguments)  # type: ignore[attr-def
 def _results(
     arguments: PreflightArguments, console: Console
 ) -> tuple[list[Result], list[FileMessage]]:
-    """Check the models; return their results, and messages about written files."""
     outputs = Outputs(arguments.html, arguments.junit, arguments.fix)
     with stop_on_signals() as stop, running_stages() as stages:
         models = _models_with_options(

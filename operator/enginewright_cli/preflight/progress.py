@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from typing_extensions import override
 
-from enginewright_cli.preflight.formatting import visible
+from enginewright_cli.formatting import visible
 from enginewright_cli.preflight.many import Watcher
 from enginewright_cli.preflight.result import Result
 

@@ -7,7 +7,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from enginewright_cli.preflight.formatting import duration, size, visible
+from enginewright_cli.formatting import duration, size, visible
 from enginewright_cli.preflight.result import AnsweredOutput, Found, Result, TargetResult, Verdict
 
 STYLES: Final[dict[Verdict, str]] = {"pass": "green", "warn": "yellow", "fail": "bold red"}

@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from enginewright_cli.preflight.formatting import duration, share, visible
+from enginewright_cli.formatting import duration, share, visible
 from enginewright_cli.rollout.decide import age
 from enginewright_cli.rollout.result import (
     BringUpProgress,

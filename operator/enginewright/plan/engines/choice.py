@@ -194,7 +194,6 @@ def _fastest(engine_backend: str, measured: Sequence[EngineBackend]) -> str:
 
 
 def _why_not(facts: Facts, target: Target, compared: EngineBackend) -> str:
-    """Return why a backend cannot serve, if so, although it was to be compared."""
     if compared.excluded or compared.backend == target.backend:
         return compared.excluded
     return why_no_image(facts, target, compared.backend)

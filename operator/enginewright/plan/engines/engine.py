@@ -189,7 +189,6 @@ def find_unused_since(engine: InferenceEngine, now: datetime, *, needed: bool) -
 
 
 def _seconds_left(since: datetime | None, config: CollectionConfig, now: datetime) -> float | None:
-    """Return in how many seconds an engine unused `since` then is removed, if it is at all."""
     if since is None or config.unused_for is None or config.dry_run or not config.enabled:
         return None
     return (since + config.unused_for - now).total_seconds()

@@ -254,7 +254,6 @@ def _is_untried(existing: InferenceEngine, build: EngineBuild) -> bool:
 
 
 def _has_failed(existing: InferenceEngine) -> bool:
-    """Return whether the build of spec.build failed permanently."""
     failure = existing.status.failure
     is_of_this_build = existing.status.build_hash == build_hash(existing.spec.build)
     return failure is not None and failure.lasting and is_of_this_build
@@ -285,7 +284,6 @@ def _progress(
 
 
 def _judge(engine: EngineFacts, promise: Promise, accelerator_class: str) -> EngineFailure | None:
-    """Return how the engine's coverage violates the promise, if it does."""
     compute = engine.compute_billionths_elsewhere
     if compute is None and engine.compute_permille_elsewhere is not None:
         compute = engine.compute_permille_elsewhere * _MILLION

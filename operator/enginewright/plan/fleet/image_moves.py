@@ -244,7 +244,6 @@ class ImageMove:
 
 
 def _state(facts: Facts, target: Mapping[str, str]) -> MoveState:
-    """Return how far the model has come with these images, as its status says."""
     model, record = facts.model, facts.model.status.images
     if not target:
         return MoveState.MOVED
@@ -335,7 +334,6 @@ def _is_rolled_out(state: ModelState) -> bool:
 
 
 def _lasting(state: ModelState) -> _Why | None:
-    """Return the failure for which what was planned will not serve."""
     rejection = state.rollout.rejection
     if rejection and not _is_of_choice(state, rejection):
         return _of_rejection(rejection)

@@ -230,10 +230,7 @@ def _loss(facts: Facts, target: Target, key: str, jobs: PrepareJobs) -> str:
         # Pods that serve an engine fetch only that, not the prepared model.
         return snapshot.prepared_key == key and on_class.engine_key is None
 
-    failures = (
-        failed_build.status.failure
-        for failed_build in _find_failed_builds(facts, target, key, jobs)
-    )
+    failures = (build.status.failure for build in _find_failed_builds(facts, target, key, jobs))
     of_build = next((failure.message or failure.reason for failure in failures if failure), "")
     return store_losses.loss_found(facts, reads, jobs.find_publication()) or of_build
 

@@ -225,7 +225,6 @@ def _list_autoscaled(
     deployments: Mapping[str, DeploymentView],
     counts: Mapping[str, int],
 ) -> list[str]:
-    """Return the classes with a Deployment that is to have an autoscaler."""
     if model.spec.serving.autoscaling is None:
         return []
     return [

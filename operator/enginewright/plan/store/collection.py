@@ -300,7 +300,6 @@ def collection(
 
 
 def _due(facts: CollectionFacts, finished: Sequence[CollectionView]) -> datetime:
-    """Return when the next Job is due."""
     interval = facts.config.store.gc.interval
     if not finished:
         return first_due(facts.namespace, interval, facts.since)
@@ -319,7 +318,6 @@ def _is_empty(last: CollectionOutcome | None, now: datetime) -> bool:
 def _record_end(
     facts: CollectionFacts, job: CollectionView, earlier: Mapping[str, CollectionOutcome]
 ) -> EndedCollection:
-    """Return how a Job has ended; `earlier` are the outcomes that are recorded."""
     own = of_job(facts.pods, job.name)
     limit = job.task.max_bytes if job.task else None
     reported = [report.collected for pod in own for report in pods.reports(pod) if report.collected]
@@ -343,7 +341,6 @@ def _record_end(
 def _empty_since(
     collected: Collected, job: CollectionView, earlier: Iterable[CollectionOutcome]
 ) -> datetime | None:
-    """Return since when there is no artefact, if there is none."""
     if collected.artifacts > (0 if collected.dry_run else collected.removed_artifacts):
         return None
     return min(

@@ -233,7 +233,6 @@ def bring_up(
 
 
 def _proceed(facts: Facts, candidate: _CandidateRevision) -> BringUp:
-    """Return what becomes of a revision that nothing rejects."""
     revision, stable, analysis = candidate.revision, candidate.stable, candidate.analysis
     spec = facts.model.spec
     planned = _plan_pods(facts, candidate, candidate.before.step if candidate.before else 0)
@@ -292,7 +291,6 @@ def _plan_pods(facts: Facts, candidate: _CandidateRevision, step: int) -> dict[s
 def _first_wait(
     spec: InferenceModelSpec, candidate: _CandidateRevision, serving: ServingPods
 ) -> Wait | None:
-    """Return what keeps the revision in its stage, if anything does."""
     no_pods = None if serving is ServingPods.PRESENT else WITHOUT_PODS
     held = why_held(spec, candidate.revision, candidate.stable)
     if candidate.stage is not None and candidate.stage.phase in COMPARED:
@@ -301,7 +299,6 @@ def _first_wait(
 
 
 def _canaries(facts: Facts, candidate: _CandidateRevision, stage: Stage) -> Mapping[str, int]:
-    """Return the pods of the canary by class."""
     if stage.phase in COMPARED:
         return _plan_pods(facts, candidate, stage.step)
     if stage.phase is TargetPhase.PROMOTING:
