@@ -29,7 +29,6 @@ from enginewright_cli.reporting import CommandError
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-_CHUNK: Final = 1 << 20
 _ENGINES: Final = frozenset({".engine", ".plan"})
 _BACKENDS: Final = {PROVIDERS[backend]: backend for backend in COMPILED_BACKENDS}
 SUFFIXES: Final = _ENGINES | {".json", ".onnx"}
@@ -170,11 +169,8 @@ def _file(folder: Path, listed: ArtifactFile, progress: Progress) -> InspectedFi
 
 
 def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as reader:
-        while chunk := reader.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(reader, "sha256").hexdigest()
 
 
 def _problem(file: InspectedFile) -> str:

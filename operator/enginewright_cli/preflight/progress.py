@@ -18,14 +18,6 @@ class _Lines(Watcher):
         self._done = 0
 
     @override
-    def on_started(self, source: str) -> None:
-        return
-
-    @override
-    def stage(self, source: str, target: str, stage: str) -> None:
-        return
-
-    @override
     def on_ended(self, result: Result) -> None:
         self._done += 1
         if self._models > 1:
