@@ -2,7 +2,7 @@
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import ConditionType, find_condition
-from enginewright.api.inference_engine import EngineFacts, InferenceEngine
+from enginewright.api.inference_engine import InferenceEngine
 from enginewright.controller.images import CONFIG_MAP
 from enginewright.kube.client import KubeClient
 from enginewright.kube.errors import Forbidden
@@ -62,13 +62,6 @@ async def _images(client: KubeClient) -> tuple[tuple[ImageFacts, ...], tuple[str
         return (), (f"versions: you may not read ConfigMap {CONFIG_MAP} in all namespaces",)
 
 
-def _share_elsewhere(facts: EngineFacts) -> float | None:
-    if facts.compute_billionths_elsewhere is not None:
-        return facts.compute_billionths_elsewhere / 1e9
-    permille = facts.compute_permille_elsewhere  # of an engine built by an earlier version
-    return None if permille is None else permille / 1e3
-
-
 def _engine(obj: InferenceEngine, source: str) -> EngineInspection:
     spec, facts = obj.spec, obj.status.engine
     recipe = spec.recipe
@@ -76,6 +69,7 @@ def _engine(obj: InferenceEngine, source: str) -> EngineInspection:
     if facts is None:
         problems = (f"the engine is not built: {_why_not(obj)}",)
     p99 = facts.p99_microseconds if facts else None
+    share = facts.billionths_elsewhere if facts else None
     capability = (recipe.compute_capability,) if recipe.compute_capability else ()
     return EngineInspection(
         source=source,
@@ -90,7 +84,7 @@ def _engine(obj: InferenceEngine, source: str) -> EngineInspection:
         compute_capabilities=(facts.compute_capabilities if facts else ()) or capability,
         nodes_total=facts.nodes_total if facts else None,
         nodes_accelerated=facts.nodes_accelerated if facts else None,
-        compute_share_elsewhere=_share_elsewhere(facts) if facts else None,
+        compute_share_elsewhere=None if share is None else share / 1e9,
         elsewhere=facts.elsewhere if facts else (),
         size_bytes=facts.size_bytes if facts else None,
         sha256=facts.sha256 if facts else None,

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from enginewright_cli import output
 from enginewright_cli.formatting import visible
 from enginewright_cli.inspect.result import (
     EngineFit,
@@ -125,7 +126,7 @@ def _latency(engine: EngineInspection) -> str:
 
 
 def _partitions(engine: EngineInspection) -> Table:
-    table = _table("PARTITION", "NODES", "EXAMPLES")
+    table = output.table("PARTITION", "NODES", "EXAMPLES")
     for partition in engine.partitions:
         table.add_row(
             one_line(partition.context_node),
@@ -145,7 +146,7 @@ def _layers(layers: InspectedLayers) -> Text:
 
 
 def _files(files: tuple[InspectedFile, ...]) -> Table:
-    table = _table("FILE", "SIZE", "SHA256", "STATE", "BUILT BY", "RUNS ON")
+    table = output.table("FILE", "SIZE", "SHA256", "STATE", "BUILT BY", "RUNS ON")
     for file in files:
         table.add_row(
             one_line(file.path),
@@ -161,13 +162,6 @@ def _files(files: tuple[InspectedFile, ...]) -> Table:
 def one_line(text: str, style: str = "") -> Text:
     """Return text on one line without control characters: names come from models and engines."""
     return Text(visible(text).replace("\n", "\\n"), style=style)
-
-
-def _table(*names: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
-        table.add_column(name, overflow="fold")
-    return table
 
 
 def binary_size(size: float) -> str:

@@ -72,12 +72,8 @@ def prepare(
 ) -> PrepareOutcome:
     """Return the state of preparing `target`, and what to do.
 
-    Args:
-        facts: the model and its cluster.
-        target: what to prepare.
-        memory: record of the previous attempts, by default that of the status.
-        keep: Job of a refresh, which is not deleted.
-        shares: whether one Job may prepare several models; not if this one asked for a refresh.
+    `memory` records the previous attempts, by default in the status; `keep` is the Job of a refresh, which is not
+    deleted; if the model `shares`, one Job may prepare several: not if this one asked for a refresh.
     """
     current = _current(facts.model.status, target)
     jobs = PrepareJobs.of(facts)

@@ -240,15 +240,10 @@ def collection(
     max_size: str | None,
     cluster: str | None = None,
 ) -> dict[str, object] | Blocked:
-    """Return the Job that collects.
+    """Return the Job that collects; it keeps what was `needed` at `as_of`, before the objects were listed.
 
-    Args:
-        facts: of the plan that starts it.
-        name: of the Job.
-        needed: what it keeps.
-        as_of: before the objects were listed that this was read from.
-        max_size: annotation of the namespace, in place of the setting.
-        cluster: that the objects are of, if others may use the store.
+    `max_size` is the namespace's annotation, in place of the setting; `cluster` that of the objects, if others may
+    use the store.
     """
     config, gc, namespace = facts.config, facts.config.store.gc, facts.namespace
     if needed.unreadable:

@@ -194,15 +194,10 @@ def bring_up(
 ) -> BringUp:
     """Return what becomes of `revision`, the revision that the spec requests.
 
-    Args:
-        facts: the model and its cluster.
-        revision: the requested revision.
-        stable: the last one that was rolled out with all its pods, or the one to which a user rolls
-            that one back, if there is one.
-        deployments: that serve, one of each class.
-        rolled_out: whether all serving pods are of `revision`.
-        left_to_others: reasons for which another backend is tried instead of a rollback.
-        restores: whether `revision` was rolled out with all its pods, and `stable` is restored.
+    `stable` is the last one that was rolled out with all its pods, or the one to which a user rolls that one back;
+    `deployments` serve, one of each class, and are `rolled_out` if all their pods are of `revision`. For reasons
+    in `left_to_others` another backend is tried instead of a rollback. It `restores` the stable one if `revision`
+    was rolled out with all its pods.
     """
     if rolled_out or (stable is not None and stable.name == revision.name):
         ended = tuple(shadow.orders(facts, stable, ""))
