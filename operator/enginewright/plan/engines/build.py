@@ -287,7 +287,6 @@ def _percent(facts: BuildFacts, state: InProgress) -> int | None:
 
 
 def _lacks_device(engine: InferenceEngine, pod: PodView) -> str:
-    """Return the scheduler's message if no node has a free device of the class."""
     resource, device = engine.spec.build.resource_name, engine.spec.build.device
     reported = pods.scheduling_failure(pod)
     if resource and f"Insufficient {resource}" in reported:

@@ -141,7 +141,6 @@ def _find_unknown_images(
     target: Target,
     measured: Sequence[EngineBackend],
 ) -> dict[str, str]:
-    """Return the images, by measured backend, whose contents are not known now."""
     images = {
         backend.backend: config.images.get(VARIANTS[backend.backend], "")
         for backend in measured
@@ -205,7 +204,6 @@ def _not_compared(
     measured: Sequence[EngineBackend],
     backends: Sequence[str],
 ) -> str:
-    """Return which backends were not compared with the engine, if any, and why."""
     if is_ahead_of_time(target, accelerator):
         return "not compared: its engine is built ahead of time, without a device to measure on"
     if not backends:

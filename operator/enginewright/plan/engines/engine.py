@@ -80,7 +80,6 @@ def plan_engine(facts: BuildFacts) -> EnginePlan:
 
 
 def _of_image(before: InferenceEngineStatus, now: InferenceEngineStatus) -> tuple[EventIntent, ...]:
-    """Return an Event when the engine has come without the OCI image that it should have."""
     if before.engine or now.engine is None or not now.engine.image_failure:
         return ()
     return (image_not_pushed("the engine", now.engine.image_failure),)

@@ -234,7 +234,6 @@ def _loss(facts: Facts, target: Target, key: str, jobs: PrepareJobs) -> str:
 def _find_failed_builds(
     facts: Facts, target: Target, key: str, jobs: PrepareJobs
 ) -> tuple[InferenceEngine, ...]:
-    """Return the InferenceEngines of the target that were not built because the store lacks `key`."""
     classes = {device_class.metadata.name for device_class in target.classes}
     return store_losses.builds_without_model(facts.engines, key, classes, jobs.find_publication())
 

@@ -127,7 +127,6 @@ def _describe_canary(target: TargetRevision, serves: str) -> ReadyState:
 
 
 def _judge_rollback(rollout: RolloutPlan) -> Statement:
-    """Return whether the last good revision serves because the wanted one failed."""
     rejection, serving, ignored = rollout.rejection, rollout.serving, rollout.ignored_rollback
     if rejection is None or rollout.applied == rollout.requested:
         if ignored:

@@ -304,7 +304,6 @@ def _canaries(facts: Facts, candidate: _CandidateRevision, stage: Stage) -> Mapp
 def _target(
     facts: Facts, candidate: _CandidateRevision, stage: Stage, wait: Wait | None
 ) -> TargetRevision:
-    """Return the revision as `status.target` has it from now on."""
     before, revision, stable = candidate.before, candidate.revision, candidate.stable
     is_new = before is None or (before.phase, before.step) != (stage.phase, stage.step)
     messages = (
