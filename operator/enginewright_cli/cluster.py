@@ -8,19 +8,28 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 import yaml
+from enginewright.api.base import ApiModel
+from enginewright.kube.api import JsonObject, KubeApi
 from enginewright.kube.client import KubeClient
 from enginewright.kube.connection import ConnectionNotConfigured, load_connection
 from enginewright.kube.errors import Forbidden, KubeError, NotFound, Transient
 from enginewright.kube.metrics import RestMetrics
+from enginewright.kube.resources import Resource
+from enginewright_contract.base import first_problem
 from prometheus_client import CollectorRegistry
+from pydantic import ValidationError
+
+from enginewright_cli.reporting import CommandError
 
 _SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _DEFAULT: Final = "default"
+_SHOWN: Final = 10  # names of existing objects
 
 Read = TypeVar("Read")
+Typed = TypeVar("Typed", bound=ApiModel)
 
 
-class ClusterError(Exception):
+class ClusterError(CommandError):
     """The cluster cannot be read; the message states the cause and the remedy."""
 
 
@@ -61,6 +70,28 @@ def query(read: Callable[[KubeClient], Awaitable[Read]], context: str | None = N
         raise ClusterError(
             "the response is not from a Kubernetes API server;"
             " check that KUBECONFIG points to the right cluster"
+        ) from error
+
+
+async def read_object(
+    api: KubeApi, resource: Resource, model: type[Typed], namespace: str | None, name: str
+) -> tuple[JsonObject, Typed]:
+    """Return an object, as the API server sends it and parsed. Raises ClusterError and KubeError."""
+    try:
+        obj = await api.get(resource, namespace, name)
+    except NotFound:
+        listing = await api.list(resource, namespace)
+        names = sorted(str(item["metadata"]["name"]) for item in listing.items)
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        existing = f"existing: {', '.join(names[:_SHOWN])}{more}" if names else "there are none"
+        where = f" in namespace {namespace}" if namespace else ""
+        raise ClusterError(f"{resource.kind} {name} not found{where}; {existing}") from None
+    try:
+        return obj, model.model_validate(obj)
+    except ValidationError as error:
+        raise ClusterError(
+            f"the cluster's {resource.kind} {name} cannot be read: {first_problem(error)};"
+            " its CRD belongs to another version of Enginewright"
         ) from error
 
 

@@ -9,12 +9,10 @@ from enginewright.kube.resources import CONFIG_MAPS
 from enginewright.manifests.labels import MANAGED_BY, OPERATOR
 from enginewright_contract.images import ImageFacts
 
+from enginewright_cli.reporting import CommandError
+
 # Where the documentation installs the chart: for users who may not list all namespaces.
 CHART_NAMESPACE: Final = "enginewright-system"
-
-
-class ImageError(Exception):
-    """Not exactly one image of the cluster matches; the message lists the known ones."""
 
 
 async def list_images(api: KubeApi) -> dict[str, ImageFacts]:
@@ -40,7 +38,7 @@ async def _config_maps(api: KubeApi) -> tuple[JsonObject, ...]:
 
 
 def choose_image(text: str, images: dict[str, ImageFacts]) -> tuple[str, ImageFacts]:
-    """Return the image with this reference, this digest or this prefix of a digest. Raises ImageError."""
+    """Return the image with this reference, this digest or this prefix of a digest. Raises CommandError."""
     digest = text.removeprefix("sha256:")
     matches = [
         image
@@ -51,11 +49,11 @@ def choose_image(text: str, images: dict[str, ImageFacts]) -> tuple[str, ImageFa
         return matches[0], images[matches[0]]
     existing = ", ".join(sorted(images)) or "none"
     if not images:
-        raise ImageError(
+        raise CommandError(
             f"--image {text}: the cluster's operator has not probed any image yet (no ConfigMap"
             f" {CONFIG_MAP}); install the chart and wait until the operator is ready"
         )
-    raise ImageError(
+    raise CommandError(
         f"--image {text}: {len(matches) or 'no'} images of the cluster match this reference or digest;"
         f" known images: {existing}"
     )

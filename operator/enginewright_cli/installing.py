@@ -14,6 +14,6 @@ def remedy(extras: str) -> str:
     return f"run in a clone of Enginewright's repository: pip install '.[{extras}]'"
 
 
-def why_no_stages(system: str = sys.platform) -> str | None:
+def why_no_stages() -> str | None:
     """Return why stages cannot run here, with the remedy, or None if they can."""
-    return None if system == "linux" else _NO_STAGES.format(system=system)
+    return None if sys.platform == "linux" else _NO_STAGES.format(system=sys.platform)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rich.console import Console
+from rich.table import Table
 
 _PLAIN_WIDTH: Final = 160  # columns, where standard output is not a terminal
 
@@ -19,15 +20,23 @@ def render(show: Callable[[Console], None]) -> str:
     return captured.get().removesuffix("\n")
 
 
+def table(*names: str, no_wrap: bool = False) -> Table:
+    """Return a table without lines, whose columns fold long values unless `no_wrap`."""
+    rows = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names:
+        rows.add_column(name, no_wrap=no_wrap, overflow="ellipsis" if no_wrap else "fold")
+    return rows
+
+
+def print_message(console: Console, text: str, *, failed: bool = False) -> None:
+    """Print a text as it is, in red on a terminal if something `failed`."""
+    style = "red" if failed else None
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
 def print_error(command: str, message: str) -> None:
-    """Print why a command failed, in red on a terminal."""
-    Console(stderr=True).print(
-        f"enginewright {command}: {message}",
-        style="red",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    """Print why a command failed."""
+    print_message(Console(stderr=True), f"enginewright {command}: {message}", failed=True)
 
 
 def write(text: str) -> None:

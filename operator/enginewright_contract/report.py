@@ -7,6 +7,7 @@ truncated one.
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
@@ -372,7 +373,7 @@ def _quote(name: str) -> str:
     return quoted.replace("\x7f", "\\u007f")
 
 
-def name_nodes(nodes: list[str]) -> str:
+def name_nodes(nodes: Sequence[str]) -> str:
     """Return the first nodes and a count of the rest, for a message."""
     shown = ", ".join(nodes[:NAMED_NODES])
     rest = len(nodes) - NAMED_NODES

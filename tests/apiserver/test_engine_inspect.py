@@ -42,4 +42,4 @@ def test_resources(namespace: Namespace) -> None:
     ]
     code, _, said = inspect(namespace, "gone")
     assert code == 2
-    assert f"InferenceEngine gone in namespace {namespace.name} not found" in said
+    assert f"InferenceEngine gone not found in namespace {namespace.name}" in said

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
-from enginewright_cli.plan.cluster_state import ClusterState, ClusterStateError
-from enginewright_cli.plan.manifest import ManifestError, read
+from enginewright_cli.plan.cluster_state import ClusterState
+from enginewright_cli.plan.manifest import read
+from enginewright_cli.reporting import CommandError
 
 from tests.support.plan_objects import MODEL, l4, make_object
 from tests.support.preflight_runs import COMMAND, Desk
@@ -104,7 +105,7 @@ def test_an_unquoted_date_is_a_string_as_for_kubectl(desk: Desk) -> None:
 )
 def test_a_manifest_that_is_none_is_reported(desk: Desk, text: str, wording: str) -> None:
     (desk.root / "manifest.yaml").write_text(text)
-    with pytest.raises(ManifestError, match=r"manifest\.yaml"):
+    with pytest.raises(CommandError, match=r"manifest\.yaml"):
         read(str(desk.root / "manifest.yaml"))
     done = plan(desk, "-f", "manifest.yaml", "--offline")
     assert (done.returncode, done.stdout) == (2, "")
@@ -133,7 +134,7 @@ def test_facts_with_an_object_that_has_no_name_are_refused(tmp_path: Path, broke
     state["objects"].append({"apiVersion": "v1", "kind": "Node", **broken})
     file = tmp_path / "facts.yaml"
     file.write_text(yaml.safe_dump(state))
-    with pytest.raises(ClusterStateError, match=r"objects: .*\[\d+\] has no metadata\.name"):
+    with pytest.raises(CommandError, match=r"objects: .*\[\d+\] has no metadata\.name"):
         ClusterState.read(file)
 
 

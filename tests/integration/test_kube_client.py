@@ -1,5 +1,6 @@
 """The client over real HTTP on loopback: requests as they go out, answers as errors come back."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -50,7 +51,7 @@ class Setup:
         self.waits: list[float] = []
         self.loads = 0
         self.registry = CollectorRegistry()
-        self.client = KubeClient(self.load, RestMetrics(self.registry), sleep=self.sleep)
+        self.client = KubeClient(self.load, RestMetrics(self.registry))
 
     async def load(self) -> Configuration:
         self.loads += 1
@@ -63,7 +64,7 @@ class Setup:
 
 
 @pytest.fixture
-async def setup() -> AsyncIterator[Setup]:
+async def setup(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Setup]:
     server = Server()
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", server.handle)
@@ -72,6 +73,7 @@ async def setup() -> AsyncIterator[Setup]:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     made = Setup(server, runner.addresses[0][1])
+    monkeypatch.setattr(asyncio, "sleep", made.sleep)
     yield made
     await made.client.close()
     await runner.cleanup()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from enginewright_cli.preflight import workspace
 from enginewright_cli.preflight.workspace import LOCALE_ALIASES, link_locales
 from onnx import ModelProto, TensorProto, helper
 
@@ -80,6 +81,9 @@ def test_preflight_has_the_image_s_locales_on_any_machine(desk: Desk) -> None:
     assert (code, reported["targets"]["cpu"]["verdict"]) == (0, "pass"), reported["findings"]
 
 
-def test_without_c_utf_8_nothing_is_changed(tmp_path: Path) -> None:
-    assert link_locales(tmp_path / "locale", tmp_path / "none") == {}
+def test_without_c_utf_8_nothing_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace, "LOCALES", str(tmp_path / "none"))
+    assert link_locales(tmp_path / "locale") == {}
     assert not (tmp_path / "locale").exists()

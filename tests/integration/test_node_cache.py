@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -127,10 +128,13 @@ def test_a_full_cache_evicts_the_least_recently_used(cache: CacheProcess) -> Non
 
 # fault: Store | others fill the disk of a node with a cache | the cache evicts the least recently used files, but none
 #   that is being read, before the kubelet removes images | within 10 s
-async def test_the_disk_of_the_node_is_left_to_others(tmp_path: Path) -> None:
+async def test_the_disk_of_the_node_is_left_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root, free = tmp_path / "cache", 100 * MIB
     metrics = CacheMetrics(CollectorRegistry())
-    folder = CacheFolder(root, 1 << 60, metrics, 0.25, lambda _: (free, 200 * MIB))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free, total=200 * MIB))
+    folder = CacheFolder(root, 1 << 60, metrics, 0.25)
 
     async def add(whole: bytes) -> str:
         async def body() -> AsyncIterator[bytes]:
@@ -237,7 +241,8 @@ def test_connections_of_one_pod_are_bounded(cache: CacheProcess) -> None:
 async def test_slow_pods_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry, port = CollectorRegistry(), free_port()
     folder = CacheFolder(tmp_path / "cache", 1 << 30, CacheMetrics(registry), kept_free=0.0)
-    caching = CacheServer(folder, port, registry, CacheMetrics(CollectorRegistry()), 0.2)
+    monkeypatch.setattr(server, "_GRACE_SECONDS", 0.2)
+    caching = CacheServer(folder, port, registry, CacheMetrics(CollectorRegistry()))
     await caching.start()
     process = CacheProcess(tmp_path / "cache", port, "")
     whole = bytes(64 * MIB)  # more than the buffers of a connection

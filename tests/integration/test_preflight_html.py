@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import pytest
-from enginewright_cli.preflight.formatting import visible
+from enginewright_cli.formatting import visible
 from enginewright_cli.preflight.html.page import environment, page
 from enginewright_cli.preflight.outputs import Outputs
 from hypothesis import given

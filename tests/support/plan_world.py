@@ -27,7 +27,7 @@ from enginewright.manifests.labels import ENGINE as ENGINE_LABEL
 from enginewright.manifests.labels import MODEL as MODEL_LABEL
 from enginewright.manifests.outcome import RevisionOutcome
 from enginewright.observed.deployments import DeploymentView, count_managers, deployment_view
-from enginewright.observed.identities import autoscaler_view, budget_view, claim_view, service_view
+from enginewright.observed.identities import AutoscalerView, BudgetView, ServiceView, claim_view
 from enginewright.observed.jobs import JobView, job_view
 from enginewright.observed.nodes import node_view
 from enginewright.observed.pods import JOB_NAME, pod_view
@@ -244,9 +244,9 @@ class World(Simulation):
             deployments=tuple(deployment for deployment in deployments if deployment.is_serving),
             canaries=tuple(deployment for deployment in deployments if deployment.is_canary),
             trials=tuple(deployment for deployment in deployments if deployment.is_trial),
-            budgets=tuple(map(budget_view, self.all("PodDisruptionBudget"))),
-            autoscalers=tuple(map(autoscaler_view, self.all("HorizontalPodAutoscaler"))),
-            services=tuple(map(service_view, self.all("Service"))),
+            budgets=tuple(map(BudgetView.from_object, self.all("PodDisruptionBudget"))),
+            autoscalers=tuple(map(AutoscalerView.from_object, self.all("HorizontalPodAutoscaler"))),
+            services=tuple(map(ServiceView.from_object, self.all("Service"))),
             routes=tuple(map(route_view, self.all("HTTPRoute"))) if self.has_routes else None,
             has_device_claims=self.has_device_claims,
             revisions=tuple(map(revision_view, self.all("ControllerRevision"))),

@@ -7,9 +7,9 @@ import pytest
 from enginewright.api.inference_model import InferenceModel
 from enginewright.manifests.labels import PROMOTE, ROLLBACK
 from enginewright.observed.revisions import RevisionView
+from enginewright_cli.reporting import Refused
 from enginewright_cli.rollout.decide import Decision, age, promote, rollback
 from enginewright_cli.rollout.gitops import reverting
-from enginewright_cli.rollout.reporting import Refused
 
 from tests.support.plan_objects import OTHER, SECOND, publish_model
 from tests.support.plan_world import World, serving

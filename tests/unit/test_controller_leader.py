@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import pytest
-from enginewright.controller.election import Election, LeaseClaim
+from enginewright.controller.election import _RETRY, Election, LeaseClaim
 from enginewright.controller.leader import (
+    DEADLINE,
+    LEASE,
     ClaimRefused,
     Elector,
     Lead,
     Record,
     StandBy,
     Take,
-    Timing,
     Withdraw,
     overlap,
 )
@@ -33,7 +34,6 @@ T = TypeVar("T")
 KEY = ("home", "enginewright")
 ELSEWHERE = ("staging", "enginewright")
 ALL = frozenset({"*"})
-TIMING = Timing()
 
 
 def record(
@@ -41,7 +41,7 @@ def record(
     version: str = "1",
     key: tuple[str, str] = KEY,
     scope: frozenset[str] = ALL,
-    duration: float = TIMING.lease,
+    duration: float = LEASE,
 ) -> Record:
     return Record(key, version, holder, duration, scope)
 
@@ -51,7 +51,7 @@ class Machine:
 
     def __init__(self, scope: frozenset[str] = ALL) -> None:
         self.now = 100.0
-        self.candidate = Elector(KEY, "me", scope, TIMING)
+        self.candidate = Elector(KEY, "me", scope)
 
     def decide(self, *records: Record, after: float = 0.0) -> object:
         self.now += after
@@ -68,8 +68,8 @@ def test_a_free_lease_is_taken_and_confirmed_before_anything_is_done() -> None:
     machine.candidate.on_written(sent=machine.now)
     assert not machine.candidate.may_act(machine.now)
     assert machine.confirm(record("me")) == Lead()
-    assert machine.candidate.may_act(machine.now + TIMING.deadline - 0.01)
-    assert not machine.candidate.may_act(machine.now + TIMING.deadline)
+    assert machine.candidate.may_act(machine.now + DEADLINE - 0.01)
+    assert not machine.candidate.may_act(machine.now + DEADLINE)
 
 
 def test_a_lease_is_left_to_its_holder_until_it_was_unchanged_for_its_time() -> None:
@@ -93,7 +93,7 @@ def test_a_lease_that_was_handed_over_is_taken_at_once_and_not_by_another_releas
 
 def test_replicas_of_a_release_come_before_another_release_when_their_leader_dies() -> None:
     dead = record("dead", key=ELSEWHERE)
-    replica = Elector(ELSEWHERE, "replica", ALL, TIMING)
+    replica = Elector(ELSEWHERE, "replica", ALL)
     other = Machine()
     other.decide(dead)
     replica.decide([dead], sent=100, received=100)
@@ -118,7 +118,7 @@ def test_one_that_was_paused_before_its_confirmation_does_not_lead() -> None:
     machine = Machine()
     machine.decide()
     machine.candidate.on_written(sent=machine.now)
-    assert machine.confirm(record("me"), after=TIMING.deadline) is None
+    assert machine.confirm(record("me"), after=DEADLINE) is None
     assert Machine().confirm(record("other")) is None
 
 
@@ -138,9 +138,8 @@ def test_scopes(one: str, other: str, *, common: bool) -> None:
     assert overlap(*reversed(scopes)) is common
 
 
-def test_a_deadline_beyond_the_lease_is_a_bug() -> None:
-    with pytest.raises(ValueError, match="must stop before"):
-        Elector(KEY, "me", ALL, Timing(lease=5, deadline=5))
+def test_a_leader_stops_before_its_lease_expires() -> None:
+    assert DEADLINE < LEASE
 
 
 @dataclass
@@ -235,7 +234,7 @@ async def test_cost_of_an_hour_of_leading_and_of_standing_by(world: Replicas) ->
     world.kube.calls.clear()
     world.start("second")
     await asyncio.sleep(3600)
-    assert world.kube.calls["list"] <= 3600 / (0.75 * TIMING.retry) + 1
+    assert world.kube.calls["list"] <= 3600 / (0.75 * _RETRY) + 1
     assert world.kube.calls["replace"] <= 1801
     assert world.kube.calls["create"] == 0
 

@@ -109,7 +109,6 @@ def _usual(pods: Sequence[_Growth], seconds: float) -> float | None:
 
 
 def _growth(pod: Measurements, since: float) -> _Growth | None:
-    """Return a pod's growth, unless it has too few samples."""
     samples = [sample for sample in pod.memory if sample.at >= since][_FIRST:]
     if len(samples) < _LEAST or samples[-1].at <= samples[0].at:
         return None

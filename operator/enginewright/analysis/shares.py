@@ -143,7 +143,6 @@ def compare_shares(
 
 
 def _by_period(pods: Sequence[Measurements], begins: Sequence[float]) -> list[tuple[Counts, ...]]:
-    """Return what the pods have counted in each period."""
     counts = [count_in_periods(pod, begins) for pod in pods]
     return list(zip(*counts, strict=True)) if counts else [()] * len(begins)
 

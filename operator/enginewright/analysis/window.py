@@ -61,7 +61,6 @@ def count_since(pod: Measurements, start: float) -> Counts:
 
 
 def _less(now: Counts, before: Counts) -> Counts:
-    """Return what was counted since `before`."""
     return Counts(
         at=before.at,
         responses={

@@ -136,6 +136,16 @@ class Condition(WantedCondition):
     """When `status` last changed."""
 
 
+def find_condition(conditions: Iterable[Condition], kind: str) -> Condition | None:
+    """Return the condition of a type, once it has been reported."""
+    return next((condition for condition in conditions if condition.type == kind), None)
+
+
+def has_changed(before: Condition | None, now: Condition) -> bool:
+    """Return whether a condition's status or reason has changed."""
+    return before is None or (before.status, before.reason) != (now.status, now.reason)
+
+
 def merge_conditions(
     old: Iterable[Condition],
     decided: Iterable[WantedCondition],

@@ -222,6 +222,16 @@ class EngineFacts(ApiModel):
     compute_permille_elsewhere: Count | None = None
     """Written by earlier versions instead of computeBillionthsElsewhere: thousandths, rounded up."""
 
+    @property
+    def billionths_elsewhere(self) -> int | None:
+        """Return the profiled compute time outside the engine, also of one built by an earlier version."""
+        if (
+            self.compute_billionths_elsewhere is None
+            and self.compute_permille_elsewhere is not None
+        ):
+            return self.compute_permille_elsewhere * 1_000_000
+        return self.compute_billionths_elsewhere
+
     elsewhere: Annotated[
         tuple[Annotated[Text, Field(description="A node: name (OpType).")], ...],
         Field(max_length=LIST_LENGTH),

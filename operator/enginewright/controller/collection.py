@@ -108,7 +108,6 @@ class CollectionReconciler:
         return any(cache.in_namespace(kind, namespace) for kind in kinds)
 
     async def _execute(self, plan: CollectionSteps) -> bool:
-        """Record outcomes and delete Jobs; returns whether anything was written."""
         wrote = False
         for ended in plan.ended:
             if await self.shared.executor.set_metadata(ended.record()):

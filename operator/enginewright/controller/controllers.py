@@ -34,11 +34,7 @@ ENGINE_WORKERS: Final = 4
 
 
 class Controllers:
-    """One controller a kind of key, with the images, verdicts and turns that several of them need.
-
-    `images_changed` is called when facts of images have changed, on which models and collections depend. `leads`
-    tells whether this replica exposes metrics of the cluster.
-    """
+    """One controller a kind of key, with the images, verdicts and turns that several of them need."""
 
     def __init__(
         self,

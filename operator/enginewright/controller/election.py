@@ -14,7 +14,9 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from enginewright.controller.leader import (
+    DEADLINE,
     EVERYTHING,
+    LEASE,
     WITHDRAWN,
     ClaimRefused,
     Elector,
@@ -23,7 +25,6 @@ from enginewright.controller.leader import (
     Record,
     StandBy,
     Take,
-    Timing,
     Withdraw,
 )
 from enginewright.kube.api import JsonObject, Lists
@@ -34,6 +35,8 @@ from enginewright.manifests.labels import COMPONENT, MANAGED_BY, OPERATOR
 SCOPE_ANNOTATION: Final = "enginewright.dev/claims"
 CLAIM: Final = "claim"  # component of the Leases
 SELECTOR: Final = f"{MANAGED_BY}={OPERATOR},{COMPONENT}={CLAIM}"
+_RENEW: Final = 2.0  # seconds between renewals
+_RETRY: Final = 0.5  # seconds between attempts of those who wait, and after an error
 _CALL: Final = 3.0  # seconds for a request, so that the deadline leaves time for a second one
 
 _logger = logging.getLogger(__name__)
@@ -84,8 +87,7 @@ class Election:
         self._claim = claim
         self._lost = lost
         self._refused = refused
-        self._timing = Timing()
-        self._elector = Elector(claim.key, claim.identity, claim.scope, self._timing)
+        self._elector = Elector(claim.key, claim.identity, claim.scope)
         self._clock = clock
         self._lease: JsonObject | None = None  # as last read or written
         self._last_logged = ""
@@ -101,7 +103,7 @@ class Election:
             if await self._campaign():
                 break
             apart = random.uniform(0.75, 1.25)  # noqa: S311 - replicas do not ask together
-            await asyncio.sleep(self._timing.retry * apart)
+            await asyncio.sleep(_RETRY * apart)
         _logger.info("leading: acquired Lease %s/%s", *self._claim.key)
         self.leading.set()
         why = await self._renew_until_lost()
@@ -117,14 +119,13 @@ class Election:
             async with asyncio.timeout(1):
                 own = (await self._list()).get(self._claim.key)
                 if own is not None and own.holder == self._claim.identity:
-                    await self._write("", self._timing.lease)
+                    await self._write("", LEASE)
         except (KubeError, TimeoutError) as error:
             _logger.warning("cannot release the Lease, so it will expire: %s", _text(error))
 
     async def _campaign(self) -> bool:
-        """Try once; returns whether this process leads now."""
         try:
-            async with asyncio.timeout(self._timing.deadline):
+            async with asyncio.timeout(DEADLINE):
                 return await self._try()
         except Conflict:
             return False  # another replica was faster
@@ -152,7 +153,7 @@ class Election:
 
     async def _take(self) -> None:
         sent = self._clock()
-        await self._write(self._claim.identity, self._timing.lease)
+        await self._write(self._claim.identity, LEASE)
         self._elector.on_written(sent=sent)
 
     async def _wait(self, step: Withdraw | StandBy | ClaimRefused) -> None:
@@ -164,24 +165,23 @@ class Election:
         if isinstance(step, Withdraw):
             await self._write("", WITHDRAWN)
             apart = random.uniform(0, 3)  # noqa: S311 - two that withdrew must not meet again
-            await asyncio.sleep(self._timing.retry * apart)
+            await asyncio.sleep(_RETRY * apart)
 
     async def _renew_until_lost(self) -> str:
-        """Renew until that fails for too long; returns why."""
-        pause, problem = self._timing.renew, "the process did not run"
+        pause, problem = _RENEW, "the process did not run"
         while True:
             left = self._elector.acts_until - self._clock()
             if left <= 0:
-                return f"the Lease was not renewed for {self._timing.deadline:g} s: {problem}"
+                return f"the Lease was not renewed for {DEADLINE:g} s: {problem}"
             await asyncio.sleep(min(pause, left))
-            pause = self._timing.retry
+            pause = _RETRY
             if (left := self._elector.acts_until - self._clock()) <= 0:
                 continue
             try:
                 async with asyncio.timeout(min(_CALL, left)):
                     if taken := await self._renew():
                         return taken
-                pause, problem = self._timing.renew, "the process did not run"
+                pause, problem = _RENEW, "the process did not run"
             except (KubeError, TimeoutError) as error:
                 problem = _text(error)
                 _logger.warning("cannot renew the Lease: %s", problem)
@@ -202,7 +202,6 @@ class Election:
         return None
 
     async def _list(self) -> dict[LeaseKey, Record]:
-        """Return all claims in the cluster, and store our own Lease."""
         listing = await self._api.list(LEASES, labels=SELECTOR)
         leases = {_key(lease): lease for lease in listing.items}
         self._lease = leases.get(self._claim.key)
@@ -268,7 +267,6 @@ def _record(lease: Mapping[str, Any]) -> Record:
 
 
 def _why(rival: Record) -> str:
-    """Return the message for users who have installed a second release."""
     namespace, name = rival.key
     scope = "all namespaces" if EVERYTHING in rival.scope else ", ".join(sorted(rival.scope))
     return (

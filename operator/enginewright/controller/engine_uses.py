@@ -62,7 +62,6 @@ class EngineUses:
             self._report(namespace, before or EngineUse(name), now or EngineUse(name))
 
     def _use(self, namespace: str, name: str) -> EngineUse | None:
-        """Return what a model uses, or None if it does not exist or is being deleted."""
         cache = self._cache
         observed = cache.get(INFERENCE_MODELS, namespace, name)
         if observed is None or "deletionTimestamp" in observed["metadata"]:

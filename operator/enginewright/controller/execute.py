@@ -229,7 +229,6 @@ class Executor:
         return " and ".join(sorted(filter(None, owners))) or "another client"
 
     def _living_owner(self, observed: Mapping[str, Any]) -> str | None:
-        """Return the owner of an object if both exist and the object is not being deleted."""
         metadata = observed["metadata"]
         if metadata.get("deletionTimestamp"):
             return None

@@ -145,7 +145,6 @@ class Informer:
             await asyncio.sleep(RETRY)
 
     async def _try(self, watch: Watch) -> str | None:
-        """List one kind; returns the error."""
         resource = watch.resource
         try:
             listing = await self._list(watch)

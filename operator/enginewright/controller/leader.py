@@ -16,19 +16,11 @@ from typing import Final, TypeAlias
 
 EVERYTHING: Final = "*"  # claims every namespace, and all that is cluster-scoped
 WITHDRAWN: Final = 1.0  # seconds: the duration of a Lease that claims nothing
+LEASE: Final = 10.0  # seconds: unchanged for so long, a Lease has expired
+DEADLINE: Final = 7.0  # seconds that a leader acts after a renewal: it stops before another begins
 RESERVED: Final = 5.0  # seconds that a release's own replicas have before another one takes over
 
 LeaseKey: TypeAlias = tuple[str, str]  # namespace and name
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds. `deadline` must be less than `lease`: the old leader stops before another begins."""
-
-    lease: float = 10.0  # unchanged for so long, a Lease has expired
-    deadline: float = 7.0  # a leader acts for so long after a renewal
-    renew: float = 2.0  # between renewals
-    retry: float = 0.5  # between attempts of those who wait, and after an error
 
 
 @dataclass(frozen=True)
@@ -93,13 +85,10 @@ def overlap(one: frozenset[str], other: frozenset[str]) -> bool:
 class Elector:
     """One candidate for leadership. Times are seconds of one monotonic clock."""
 
-    def __init__(self, key: LeaseKey, identity: str, scope: frozenset[str], timing: Timing) -> None:
-        if timing.deadline >= timing.lease:
-            raise ValueError("a leader must stop before its Lease expires")
+    def __init__(self, key: LeaseKey, identity: str, scope: frozenset[str]) -> None:
         self.key = key
         self.identity = identity
         self.scope = scope
-        self.timing = timing
         self._seen: dict[LeaseKey, _KnownLease] = {}
         self._written: float | None = None  # when the last write that succeeded was sent
         self._leads = False
@@ -146,7 +135,7 @@ class Elector:
     @property
     def acts_until(self) -> float:
         """Return when it must have stopped unless it renews."""
-        return (self._written or 0.0) + self.timing.deadline
+        return (self._written or 0.0) + DEADLINE
 
     def step_down(self) -> None:
         """Stop leading, until the next `confirm` if any."""

@@ -141,7 +141,6 @@ class Controller(Generic[Key]):
         self._metrics.time.labels(self._name).observe(time.monotonic() - started)
 
     def _schedule(self, key: Key, reconciled: ReconcileResult) -> str:
-        """Schedule the key's next reconcile; returns controller-runtime's name of the result."""
         if not reconciled.exists:
             self.queue.forget(key)
             return "success"

@@ -25,10 +25,7 @@ from enginewright.observed.identities import (
     BudgetView,
     ClaimView,
     ServiceView,
-    autoscaler_view,
-    budget_view,
     claim_view,
-    service_view,
 )
 from enginewright.observed.jobs import JobView, job_view
 from enginewright.observed.nodes import NodeView, node_view
@@ -47,8 +44,10 @@ class Kind(Generic[Viewed]):
     view: Callable[[Json], Viewed]
 
 
-AUTOSCALER: Final[Kind[AutoscalerView]] = Kind(HORIZONTAL_POD_AUTOSCALERS, autoscaler_view)
-BUDGET: Final[Kind[BudgetView]] = Kind(DISRUPTION_BUDGETS, budget_view)
+AUTOSCALER: Final[Kind[AutoscalerView]] = Kind(
+    HORIZONTAL_POD_AUTOSCALERS, AutoscalerView.from_object
+)
+BUDGET: Final[Kind[BudgetView]] = Kind(DISRUPTION_BUDGETS, BudgetView.from_object)
 CLAIM: Final[Kind[ClaimView]] = Kind(CLAIMS, claim_view)
 DEPLOYMENT: Final[Kind[DeploymentView]] = Kind(DEPLOYMENTS, deployment_view)
 JOB: Final[Kind[JobView]] = Kind(JOBS, job_view)
@@ -56,7 +55,7 @@ NODE: Final[Kind[NodeView]] = Kind(NODES, node_view)
 POD: Final[Kind[PodView]] = Kind(PODS, pod_view)
 REVISION: Final[Kind[RevisionView]] = Kind(CONTROLLER_REVISIONS, revision_view)
 ROUTE: Final[Kind[RouteView]] = Kind(HTTP_ROUTES, route_view)
-SERVICE: Final[Kind[ServiceView]] = Kind(SERVICES, service_view)
+SERVICE: Final[Kind[ServiceView]] = Kind(SERVICES, ServiceView.from_object)
 
 
 class Views:

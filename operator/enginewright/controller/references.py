@@ -24,11 +24,7 @@ def references(cache: ObjectCache, engine: EngineKey) -> dict[str, EngineReferen
 def preparations(cache: ObjectCache, engine: EngineKey) -> tuple[Prepared, ...]:
     """Return the prepared models of those that refer to an engine; likewise."""
     models = parse_objects(InferenceModel, (model for model, _ in _referring(cache, engine)))
-    return tuple(
-        inference_model.status.prepared
-        for inference_model in models
-        if inference_model.status.prepared
-    )
+    return tuple(model.status.prepared for model in models if model.status.prepared)
 
 
 def _referring(

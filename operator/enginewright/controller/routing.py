@@ -173,7 +173,6 @@ class Router:
 
 
 def _without_use(engine: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an InferenceEngine without the fields that decide nothing for models."""
     status = engine.get("status") or {}
     kept = {name: item for name, item in status.items() if name not in _USE}
     return {**without_version(engine), "status": kept}

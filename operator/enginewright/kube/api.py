@@ -1,7 +1,4 @@
-"""What the controllers need from the API server.
-
-A Protocol, because it has two implementations: the client, and the in-memory fake of the unit tests.
-"""
+"""What the controllers need from the API server: the client has it, and the in-memory fake of the unit tests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

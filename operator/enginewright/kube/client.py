@@ -48,12 +48,10 @@ class KubeClient:
         metrics: RestMetrics,
         *,
         may_write: Callable[[], bool] = lambda: True,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._load = load
         self._may_write = may_write
         self._metrics = metrics
-        self._sleep = sleep
         self._transport: RESTClientObject | None = None
         self._configuration = Configuration()
         self._reloading = asyncio.Lock()
@@ -198,7 +196,7 @@ class KubeClient:
                 if wait is None:
                     raise
                 _logger.debug("%s %s failed, retrying: %s", method, path, error.message)
-                await self._sleep(wait)
+                await asyncio.sleep(wait)
 
     @staticmethod
     def _wait_before_next(attempt: int, error: Transient) -> float | None:

@@ -10,7 +10,7 @@ from enginewright.api.pods import JobTemplate
 from enginewright.manifests.job_limits import COLLECTION_RESOURCES, COLLECTION_SECONDS
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import COMPONENT, MANAGED_BY, OPERATOR
-from enginewright.manifests.pods import TMP_VOLUME, container
+from enginewright.manifests.pods import container
 from enginewright.manifests.store_access import StoreAccess
 
 COLLECT: Final = "collect"  # component
@@ -41,7 +41,6 @@ def collect_job(
         resources=COLLECTION_RESOURCES,
         env=store.env(),
     )
-    account = store.account(None)
     job = stages_job(
         {
             "name": task.job,
@@ -49,15 +48,13 @@ def collect_job(
             "labels": {MANAGED_BY: OPERATOR, COMPONENT: COLLECT},
         },
         [stage],
-        [TMP_VOLUME, {"name": "work", "emptyDir": {}}, *store.volumes()],
+        store=store,
         secrets=pull_secrets,
         template=template,
         assigned_ids=assigned_ids,
         architecture=architecture,
-        pod={"serviceAccountName": account} if account else {},
+        pod={},
     )
     job["spec"]["activeDeadlineSeconds"] = COLLECTION_SECONDS
     job["spec"]["ttlSecondsAfterFinished"] = min(round(kept_seconds), _LONGEST)
-    metadata = job["spec"]["template"]["metadata"]
-    metadata["labels"] = {**store.labels(), **metadata["labels"]}
     return job

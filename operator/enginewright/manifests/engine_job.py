@@ -28,7 +28,7 @@ from enginewright.manifests.job_limits import ENGINE_RESOURCES, LOOKUP_SECONDS
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import of_engine
 from enginewright.manifests.owner import make_owned_metadata
-from enginewright.manifests.pods import TMP_VOLUME, container
+from enginewright.manifests.pods import container
 from enginewright.manifests.store_access import StoreAccess
 
 ENGINE_COMPONENT: Final = "engine"
@@ -104,29 +104,17 @@ def _job(
 ) -> dict[str, Any]:
     """Return a Job with a deadline on its pod: the Job's own would include waiting for a device."""
     labels = of_engine(engine.metadata.name, engine.spec.class_name, component)
-    volumes = [
-        TMP_VOLUME,
-        {"name": "work", "emptyDir": {}},
-        *spec.store.volumes(),
-        *(spec.images.volumes() if spec.images else ()),
-    ]
-    if account := spec.store.account(None):
-        pod["serviceAccountName"] = account
-    job = stages_job(
+    return stages_job(
         make_owned_metadata(engine, spec.name, labels),
         stages,
-        volumes,
-        secrets=[
-            image_pull_secret.name for image_pull_secret in engine.spec.build.image_pull_secrets
-        ],
+        store=spec.store,
+        images=spec.images,
+        secrets=[secret.name for secret in engine.spec.build.image_pull_secrets],
         template=engine.spec.pod_template,
         assigned_ids=spec.assigned_ids,
         architecture=engine.spec.architecture,
         pod=pod,
     )
-    metadata = job["spec"]["template"]["metadata"]
-    metadata["labels"] = {**spec.store.labels(), **metadata["labels"]}
-    return job
 
 
 def _stage(

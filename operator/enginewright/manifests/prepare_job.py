@@ -22,7 +22,7 @@ from enginewright.manifests.job_limits import PREPARATION_RESOURCES
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import PREPARATION_RECORD, SHARED_PREPARATION, of_model
 from enginewright.manifests.owner import make_owned_metadata
-from enginewright.manifests.pods import TMP_VOLUME, container
+from enginewright.manifests.pods import container
 from enginewright.manifests.store_access import StoreAccess
 
 # Azure's webhook gives its identity to pods with its label. The owner's other labels are not added to
@@ -71,13 +71,6 @@ def prepare_job(model: InferenceModel, spec: PrepareJob) -> dict[str, Any]:
     """Return the Job."""
     labels = of_model(model.metadata.name, "prepare")
     images = spec.images
-    volumes = [
-        TMP_VOLUME,
-        {"name": "work", "emptyDir": {}},
-        *spec.store.volumes(),
-        *map(_volume, spec.inputs),
-        *(images.volumes() if images else ()),
-    ]
     common = [{"name": "work", "mountPath": WORK_PATH}, *spec.store.mounts()]
     fetch_only = [
         {"name": input_.name, "mountPath": input_.path, "readOnly": True} for input_ in spec.inputs
@@ -103,11 +96,14 @@ def prepare_job(model: InferenceModel, spec: PrepareJob) -> dict[str, Any]:
         )
         for stage in PREPARE_STAGES
     ]
-    account = spec.store.account(spec.account)
     job = stages_job(
         make_owned_metadata(model, spec.name, labels),
         stages,
-        volumes,
+        store=spec.store,
+        volumes=map(_volume, spec.inputs),
+        images=images,
+        account=spec.account,
+        identity=identity_labels(model.spec),
         secrets=spec.pull_secrets,
         template=spec.template,
         assigned_ids=spec.assigned_ids,
@@ -115,13 +111,9 @@ def prepare_job(model: InferenceModel, spec: PrepareJob) -> dict[str, Any]:
         pod={
             "activeDeadlineSeconds": spec.deadline_seconds + pushing_seconds(images),
             **spec.nodes,
-            **({"serviceAccountName": account} if account else {}),
             **({"automountServiceAccountToken": True} if spec.account else {}),
         },
     )
-    metadata = job["spec"]["template"]["metadata"]
-    identity = identity_labels(model.spec)
-    metadata["labels"] = {**spec.store.labels(), **identity, **metadata["labels"]}
     hashes = {SHARED_PREPARATION: spec.shared_hash, PREPARATION_RECORD: spec.record_hash}
     if present := {name: hash_ for name, hash_ in hashes.items() if hash_}:
         job["metadata"]["annotations"] = {**(job["metadata"].get("annotations") or {}), **present}

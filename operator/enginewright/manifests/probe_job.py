@@ -9,7 +9,7 @@ from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
 from enginewright.manifests.job_limits import PROBE_RESOURCES, PROBE_SECONDS
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import COMPONENT, IMAGE, MANAGED_BY, OPERATOR
-from enginewright.manifests.pods import TMP_VOLUME, container
+from enginewright.manifests.pods import container
 
 PROBE: Final = "probe"
 
@@ -50,7 +50,6 @@ def probe_job(
             "labels": {MANAGED_BY: OPERATOR, COMPONENT: PROBE, IMAGE: digest},
         },
         [probe],
-        [TMP_VOLUME],
         secrets=image_pull_secrets,
         template=template,
         assigned_ids=assigned_ids,

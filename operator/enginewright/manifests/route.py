@@ -47,8 +47,7 @@ def http_route(
     weight = max(round(canary_share * WEIGHTS), 1 if canary_share > 0 else 0)
     spec = {
         "parentRefs": [
-            {"group": GATEWAY_API, "kind": "Gateway", **parent_ref.manifest()}
-            for parent_ref in route.parent_refs
+            {"group": GATEWAY_API, "kind": "Gateway", **ref.manifest()} for ref in route.parent_refs
         ],
         "rules": [
             {

@@ -141,7 +141,6 @@ def _task(model: str, revision: str, snapshot: Snapshot, accelerator: ClassSnaps
 def _containers(
     snapshot: Snapshot, accelerator: ClassSnapshot, task: str, defaults: PodDefaults
 ) -> dict[str, Any]:
-    """Return the containers of both kinds, with the security context of spec.podTemplate."""
     fetch = _fetch(snapshot, accelerator, task, defaults)
     sidecar = _sidecar(snapshot, accelerator, task, defaults)
     server = _server(snapshot, accelerator, task, defaults)
@@ -154,7 +153,6 @@ def _containers(
 def _fetch(
     snapshot: Snapshot, accelerator: ClassSnapshot, task: str, defaults: PodDefaults
 ) -> dict[str, Any]:
-    """Return the container that copies the artefact to the pod's own volume."""
     store, mounted = snapshot.store, accelerator.artifact_image
     resources = _without_devices(snapshot.pod_template.get("resources") or {})
     return container(

@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -37,31 +37,17 @@ class Damaged(Exception):  # noqa: N818 - likewise
     """What was received is not what it is said to be."""
 
 
-def _free_of(folder: Path) -> tuple[int, int]:
-    disk = shutil.disk_usage(folder)
-    return disk.free, disk.total
-
-
 class CacheFolder:
     """The files of the cache, of one process.
 
-    `capacity` is in bytes, `kept_free` a share of the disk; `free_of` returns free and all bytes of a
-    folder's disk. Other files in `root` are neither touched nor counted.
+    `capacity` is in bytes, `kept_free` a share of the disk. Other files in `root` are neither touched nor counted.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        capacity: int,
-        metrics: CacheMetrics,
-        kept_free: float,
-        free_of: Callable[[Path], tuple[int, int]] = _free_of,
-    ) -> None:
+    def __init__(self, root: Path, capacity: int, metrics: CacheMetrics, kept_free: float) -> None:
         self._root = root
         self.capacity: Final = capacity
         self._metrics = metrics
         self._kept_free = kept_free
-        self._free_of = free_of
         self.entries: Final = Entries()
         shutil.rmtree(root / _PARTIAL, ignore_errors=True)  # of a process that was killed
         (root / _PARTIAL).mkdir(parents=True)
@@ -117,8 +103,8 @@ class CacheFolder:
 
     def _limit(self) -> int:
         """Return how many bytes the files may occupy now: less than the capacity if the disk fills up."""
-        free, total = self._free_of(self._root)
-        spare = free - int(total * self._kept_free)
+        disk = shutil.disk_usage(self._root)
+        spare = disk.free - int(disk.total * self._kept_free)
         return min(self.capacity, self.entries.total + spare)
 
 

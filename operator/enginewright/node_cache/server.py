@@ -42,7 +42,7 @@ _BROKEN: Final = (ConnectionError, TimeoutError, web.RequestPayloadError)
 
 
 class CacheServer:
-    """One folder over HTTP; a transfer may make no progress for `grace_seconds`."""
+    """One folder over HTTP."""
 
     def __init__(
         self,
@@ -50,13 +50,11 @@ class CacheServer:
         port: int,
         registry: CollectorRegistry,
         metrics: CacheMetrics,
-        grace_seconds: float = _GRACE_SECONDS,
     ) -> None:
         self._folder = folder
         self._port = port
         self._registry = registry
         self._metrics = metrics
-        self._grace = grace_seconds
         server = _BoundedServer(
             self._answer,
             access_log=None,
@@ -114,7 +112,7 @@ class CacheServer:
         response.force_close()
         try:
             with self._folder.open_file(name) as reader:
-                async with asyncio.timeout(self._grace) as limit:
+                async with asyncio.timeout(_GRACE_SECONDS) as limit:
                     await response.prepare(request)
                     while chunk := await asyncio.to_thread(reader.read, _CHUNK):
                         await response.write(chunk)
@@ -147,7 +145,7 @@ class CacheServer:
     async def _receive(self, request: web.BaseRequest, name: str, sha256: str) -> int:
         size = request.content_length or 0
         try:
-            async with asyncio.timeout(self._grace) as limit:
+            async with asyncio.timeout(_GRACE_SECONDS) as limit:
                 await self._folder.write(name, sha256, size, _body(request, limit))
         except NoRoom:
             return 507

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from enginewright.manifests.labels import CANARY, TRACK
 
@@ -20,6 +20,11 @@ class ObservedObject:
     owners: Mapping[str, str]  # kind -> uid
     created: str  # RFC 3339
     deleted_at: str  # RFC 3339, if its deletion was requested
+
+    @classmethod
+    def from_object(cls, obj: Json) -> Self:
+        """Return the view of an object of which nothing else is read."""
+        return cls(**identity(obj))
 
     @property
     def deleting(self) -> bool:

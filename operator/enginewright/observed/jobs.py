@@ -67,6 +67,5 @@ def job_view(obj: Json) -> JobView:
 
 
 def _last(obj: Json) -> ObservedCondition | None:
-    """Return the condition Complete or Failed if it is true."""
     ends = (condition for condition in conditions(obj) if condition.type in ("Complete", "Failed"))
     return next((end for end in ends if end.status == "True"), None)

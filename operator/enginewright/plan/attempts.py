@@ -145,7 +145,6 @@ class _Attempt(Generic[Result]):
         return pod.reason == "DeadlineExceeded" or (left is not None and left <= 0)
 
     def _seconds_to_start(self, pod: PodView) -> float | None:
-        """Return the time left for the pod to start its first container, if it is limited."""
         if not (self.awaited and pod.scheduled_at and not pod.finished and pods.never_ran(pod)):
             return None
         limit = datetime.fromisoformat(pod.scheduled_at) + START_TIMEOUT
@@ -205,7 +204,6 @@ class _Attempt(Generic[Result]):
         )
 
     def _fail_or_retry(self, late: PodView | None) -> Start | Failed:
-        """Return the state after a Job that finished without a result."""
         failure = self.recorded
         if self.job.outcome == "Complete" and not self.own_pods:
             return Start(self.number + 1, failure, after_success=True)
@@ -277,7 +275,6 @@ def _after_failure(
 
 
 def _is_lasting(work: Work[Result], reason: str) -> bool:
-    """Return whether a failure is permanent, for work with a limit of attempts."""
     named = reason_named(reason)
     is_permanent = named is not None and exit_code(named) is ExitCode.PERMANENT
     return work.limit is not None and is_permanent

@@ -1,51 +1,36 @@
 """Reads an InferenceEngine, a class and the known runtime images from the cluster."""
 
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
-
 from enginewright.api.accelerator_class import AcceleratorClass
-from enginewright.api.base import ApiModel
-from enginewright.api.inference_engine import EngineFacts, InferenceEngine
+from enginewright.api.conditions import ConditionType, find_condition
+from enginewright.api.inference_engine import InferenceEngine
 from enginewright.controller.images import CONFIG_MAP
-from enginewright.kube.api import JsonObject
 from enginewright.kube.client import KubeClient
-from enginewright.kube.errors import Forbidden, NotFound
+from enginewright.kube.errors import Forbidden
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     INFERENCE_ENGINES,
 )
-from enginewright_contract.base import first_problem
 from enginewright_contract.images import ImageFacts
 from enginewright_contract.manifest import Latency
-from pydantic import ValidationError
 
 from enginewright_cli import cluster, images
 from enginewright_cli.inspect.files import Progress
 from enginewright_cli.inspect.fit import EngineTarget
-from enginewright_cli.inspect.result import EngineInspection, InspectionError
-
-_SHOWN: Final = 10  # names of others
-
-Read = TypeVar("Read")
-Typed = TypeVar("Typed", bound=ApiModel)
+from enginewright_cli.inspect.result import EngineInspection
 
 
 def inspect(name: str, namespace: str | None, progress: Progress) -> EngineInspection:
-    """Inspect an InferenceEngine; `progress` is called with what is being read. Raises InspectionError."""
+    """Inspect an InferenceEngine; `progress` is called with what is being read. Raises CommandError."""
     where = namespace or cluster.current_namespace()
     progress(f"reading InferenceEngine {where}/{name}")
 
     async def read(client: KubeClient) -> EngineInspection:
-        try:
-            obj = await client.get(INFERENCE_ENGINES, where, name)
-        except NotFound as error:
-            listing = await client.list(INFERENCE_ENGINES, where)
-            raise _missing(
-                "InferenceEngine", f"{name} in namespace {where}", listing.items
-            ) from error
-        return _engine(_parse(InferenceEngine, obj), f"InferenceEngine {where}/{name}")
+        _, engine = await cluster.read_object(
+            client, INFERENCE_ENGINES, InferenceEngine, where, name
+        )
+        return _engine(engine, f"InferenceEngine {where}/{name}")
 
-    return _query(read)
+    return cluster.query(read)
 
 
 def target(name: str, progress: Progress) -> EngineTarget:
@@ -53,12 +38,10 @@ def target(name: str, progress: Progress) -> EngineTarget:
     progress(f"reading AcceleratorClass {name}")
 
     async def read(client: KubeClient) -> EngineTarget:
-        try:
-            obj = await client.get(ACCELERATOR_CLASSES, None, name)
-        except NotFound as error:
-            listing = await client.list(ACCELERATOR_CLASSES)
-            raise _missing("AcceleratorClass", name, listing.items) from error
-        spec = _parse(AcceleratorClass, obj).spec
+        _, accelerator = await cluster.read_object(
+            client, ACCELERATOR_CLASSES, AcceleratorClass, None, name
+        )
+        spec = accelerator.spec
         facts, unknown = await _images(client)
         return EngineTarget(
             name=f"class {name}",
@@ -68,7 +51,7 @@ def target(name: str, progress: Progress) -> EngineTarget:
             unknown=unknown,
         )
 
-    return _query(read)
+    return cluster.query(read)
 
 
 async def _images(client: KubeClient) -> tuple[tuple[ImageFacts, ...], tuple[str, ...]]:
@@ -79,13 +62,6 @@ async def _images(client: KubeClient) -> tuple[tuple[ImageFacts, ...], tuple[str
         return (), (f"versions: you may not read ConfigMap {CONFIG_MAP} in all namespaces",)
 
 
-def _share_elsewhere(facts: EngineFacts) -> float | None:
-    if facts.compute_billionths_elsewhere is not None:
-        return facts.compute_billionths_elsewhere / 1e9
-    permille = facts.compute_permille_elsewhere  # of an engine built by an earlier version
-    return None if permille is None else permille / 1e3
-
-
 def _engine(obj: InferenceEngine, source: str) -> EngineInspection:
     spec, facts = obj.spec, obj.status.engine
     recipe = spec.recipe
@@ -93,6 +69,7 @@ def _engine(obj: InferenceEngine, source: str) -> EngineInspection:
     if facts is None:
         problems = (f"the engine is not built: {_why_not(obj)}",)
     p99 = facts.p99_microseconds if facts else None
+    share = facts.billionths_elsewhere if facts else None
     capability = (recipe.compute_capability,) if recipe.compute_capability else ()
     return EngineInspection(
         source=source,
@@ -107,7 +84,7 @@ def _engine(obj: InferenceEngine, source: str) -> EngineInspection:
         compute_capabilities=(facts.compute_capabilities if facts else ()) or capability,
         nodes_total=facts.nodes_total if facts else None,
         nodes_accelerated=facts.nodes_accelerated if facts else None,
-        compute_share_elsewhere=_share_elsewhere(facts) if facts else None,
+        compute_share_elsewhere=None if share is None else share / 1e9,
         elsewhere=facts.elsewhere if facts else (),
         size_bytes=facts.size_bytes if facts else None,
         sha256=facts.sha256 if facts else None,
@@ -137,34 +114,8 @@ def _why_not(obj: InferenceEngine) -> str:
 
 
 def _ready(obj: InferenceEngine) -> str:
-    ready = next(
-        (condition for condition in obj.status.conditions if condition.type == "Ready"), None
-    )
+    ready = find_condition(obj.status.conditions, ConditionType.READY)
     if ready is None:
         return ""
     text = f"{ready.type}={ready.status}"
     return f"{text}, {ready.reason}: {ready.message}" if ready.message else text
-
-
-def _parse(model: type[Typed], obj: JsonObject) -> Typed:
-    try:
-        return model.model_validate(obj)
-    except ValidationError as error:
-        raise InspectionError(
-            f"the cluster's {model.__name__} cannot be read: {first_problem(error)};"
-            " its CRDs belong to another version of Enginewright"
-        ) from error
-
-
-def _missing(kind: str, what: str, others: tuple[JsonObject, ...]) -> InspectionError:
-    names = sorted(str(entry["metadata"]["name"]) for entry in others)
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    existing = f"; existing: {', '.join(names[:_SHOWN])}{more}" if names else "; there are none"
-    return InspectionError(f"{kind} {what} not found{existing}")
-
-
-def _query(read: Callable[[KubeClient], Awaitable[Read]]) -> Read:
-    try:
-        return cluster.query(read)
-    except cluster.ClusterError as error:
-        raise InspectionError(str(error)) from error

@@ -11,22 +11,20 @@ import typer
 from enginewright_contract.base import Message
 from rich.console import Console
 
-from enginewright_cli import installing, output
+from enginewright_cli import output
 from enginewright_cli.inspect import files
 from enginewright_cli.inspect.files import Progress
 from enginewright_cli.inspect.fit import EngineTarget, judge
 from enginewright_cli.inspect.result import (
-    UNREADABLE,
     WILL_NOT_LOAD,
     EngineFit,
     EngineInspection,
-    InspectionError,
 )
 from enginewright_cli.inspect.view import one_line, show
-from enginewright_cli.preflight.formatting import visible
+from enginewright_cli.options import Json
+from enginewright_cli.reporting import CommandError, report_errors
 
 _CAPABILITY: Final = re.compile(r"\d{1,2}\.\d")
-_INTERRUPTED: Final = 130
 
 
 class Printed(Message):
@@ -59,22 +57,14 @@ def inspect(
             "--namespace", "-n", help="Namespace of NAME. Default: the current context's."
         ),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, as docs/reference/commands.md describes.")
-    ] = False,
+    json: Json = False,
 ) -> None:
     """Show what an engine is, and whether it will load on a class."""
-    try:
+    with report_errors("engine inspect"):
         with _progress(Console(stderr=True)) as progress:
             engine = _inspect(what, namespace, progress)
             target = _target(class_name, compute_capability, progress)
         fit = None if target is None else judge(engine, target)
-    except InspectionError as error:
-        output.print_error("engine inspect", visible(str(error)))
-        raise typer.Exit(UNREADABLE) from None
-    except KeyboardInterrupt:
-        output.print_error("engine inspect", "interrupted")
-        raise typer.Exit(_INTERRUPTED) from None
     printed = Printed(engine=engine, fit=fit)
     output.write(printed.to_json() if json else output.render(partial(show, engine, fit)))
     loads = fit.loads if fit is not None else not engine.problems
@@ -84,12 +74,12 @@ def inspect(
 def _inspect(what: str, namespace: str | None, progress: Progress) -> EngineInspection:
     if files.is_path(what):
         if namespace is not None:
-            raise InspectionError(
+            raise CommandError(
                 f"{what} is a path, and --namespace applies only to the name of an InferenceEngine"
             )
         return files.inspect(Path(what), progress)
-    with _needing_client():
-        from enginewright_cli.inspect import cluster  # noqa: PLC0415 - heavy
+    from enginewright_cli.inspect import cluster  # noqa: PLC0415 - heavy
+
     return cluster.inspect(what, namespace, progress)
 
 
@@ -97,28 +87,18 @@ def _target(
     class_name: str | None, capability: str | None, progress: Progress
 ) -> EngineTarget | None:
     if class_name is not None and capability is not None:
-        raise InspectionError("give one of --class and --compute-capability, not both")
+        raise CommandError("give one of --class and --compute-capability, not both")
     if class_name is not None:
-        with _needing_client():
-            from enginewright_cli.inspect import cluster  # noqa: PLC0415 - heavy
+        from enginewright_cli.inspect import cluster  # noqa: PLC0415 - heavy
+
         return cluster.target(class_name, progress)
     if capability is None:
         return None
     if not _CAPABILITY.fullmatch(capability):
-        raise InspectionError(
+        raise CommandError(
             f"--compute-capability {capability}: write MAJOR.MINOR, such as 8.9 for an L4"
         )
     return EngineTarget(f"compute capability {capability}", compute_capability=capability)
-
-
-@contextmanager
-def _needing_client() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        raise InspectionError(
-            f"reading the cluster needs {error.name}, which is not installed; {installing.remedy('cli')}"
-        ) from error
 
 
 @contextmanager

@@ -23,13 +23,12 @@ from enginewright_cli.inspect.result import (
     EngineInspection,
     InspectedFile,
     InspectedLayers,
-    InspectionError,
 )
+from enginewright_cli.reporting import CommandError
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-_CHUNK: Final = 1 << 20
 _ENGINES: Final = frozenset({".engine", ".plan"})
 _BACKENDS: Final = {PROVIDERS[backend]: backend for backend in COMPILED_BACKENDS}
 SUFFIXES: Final = _ENGINES | {".json", ".onnx"}
@@ -38,25 +37,23 @@ Progress = Callable[[str], None]
 
 
 def inspect(path: Path, progress: Progress) -> EngineInspection:
-    """Inspect the file or folder at `path`; `progress` is called with what is being read. Raises InspectionError."""
+    """Inspect the file or folder at `path`; `progress` is called with what is being read. Raises CommandError."""
     try:
         if path.is_dir():
             return _artifact(path, path / MANIFEST_NAME, progress)
         if not path.exists():
-            raise InspectionError(f"{path}: no such file or folder")
+            raise CommandError(f"{path}: no such file or folder")
         if not path.is_file():
-            raise InspectionError(f"{path} is neither a file nor a folder")
+            raise CommandError(f"{path} is neither a file nor a folder")
         if path.suffix == ".json":
             return _artifact(path.parent, path, progress)
         if path.suffix == ".onnx":
             return _context_model(path)
         return _engine(path)
     except PermissionError as error:
-        raise InspectionError(
-            f"{error.filename or path} cannot be read: permission denied"
-        ) from error
+        raise CommandError(f"{error.filename or path} cannot be read: permission denied") from error
     except OSError as error:
-        raise InspectionError(
+        raise CommandError(
             f"{error.filename or path} cannot be read: {error.strerror or error}"
         ) from error
 
@@ -65,7 +62,7 @@ def _artifact(folder: Path, path: Path, progress: Progress) -> EngineInspection:
     manifest = _manifest(path)
     engine = manifest.engine
     if engine is None:
-        raise InspectionError(
+        raise CommandError(
             f"{path} describes a prepared model for backend {manifest.recipe.backend}, not an engine;"
             " engines are in engines/KEY/ of the store"
         )
@@ -76,11 +73,7 @@ def _artifact(folder: Path, path: Path, progress: Progress) -> EngineInspection:
         if alone
         else [_file(folder, artifact_file, progress) for artifact_file in manifest.files]
     )
-    problems = [
-        _problem(inspected_file)
-        for inspected_file in files
-        if inspected_file.state not in {"whole", "not compared"}
-    ]
+    problems = [_problem(file) for file in files if file.state not in {"whole", "not compared"}]
     header = next(
         (inspected_file for inspected_file in files if inspected_file.path == engine.file), None
     )
@@ -134,7 +127,7 @@ def _artifact(folder: Path, path: Path, progress: Progress) -> EngineInspection:
 
 def _manifest(path: Path) -> Manifest:
     if not path.is_file():
-        raise InspectionError(
+        raise CommandError(
             f"{path.parent} has no {MANIFEST_NAME}, so it is not an artefact;"
             " give the folder engines/KEY of a store, or an engine file"
         )
@@ -143,9 +136,9 @@ def _manifest(path: Path) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(text)
     except ValidationError as error:
-        raise InspectionError(f"{path} is not a valid manifest: {first_problem(error)}") from error
+        raise CommandError(f"{path} is not a valid manifest: {first_problem(error)}") from error
     if manifest.version > MANIFEST_VERSION:
-        raise InspectionError(
+        raise CommandError(
             f"{path} was written by a newer version of Enginewright: update this installation"
         )
     return manifest
@@ -176,11 +169,8 @@ def _file(folder: Path, listed: ArtifactFile, progress: Progress) -> InspectedFi
 
 
 def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as reader:
-        while chunk := reader.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(reader, "sha256").hexdigest()
 
 
 def _problem(file: InspectedFile) -> str:
@@ -196,7 +186,7 @@ def _problem(file: InspectedFile) -> str:
 def _engine(path: Path) -> EngineInspection:
     header = _header(path)
     if header is None:
-        raise InspectionError(
+        raise CommandError(
             f"{path} does not have the header of a TensorRT-RTX engine; other engines are identified"
             " by their manifest: give the artefact's folder"
         )
@@ -268,16 +258,16 @@ def _context_nodes(path: Path) -> list["NodeProto"]:
     try:
         from enginewright_runtime.graph.raw import graphs  # noqa: PLC0415 - lazily
     except ImportError as error:
-        raise InspectionError(
+        raise CommandError(
             f"reading {path} needs {error.name}, which is not installed; {installing.remedy('runtime')}"
         ) from error
     try:
         model = graphs.parse(path)
     except graphs.UnparsableError as error:
-        raise InspectionError(f"{path} is not an ONNX model, or is truncated") from error
+        raise CommandError(f"{path} is not an ONNX model, or is truncated") from error
     nodes = [node for node in model.graph.node if node.op_type == "EPContext"]
     if not nodes:
-        raise InspectionError(
+        raise CommandError(
             f"{path} contains no engine: it has no EPContext node; run enginewright preflight {path}"
             if model.graph.node
             else f"{path} is not an ONNX model, or is truncated"
@@ -298,7 +288,6 @@ def _attributes(node: "NodeProto") -> dict[str, bytes | str | int]:
 def _engine_of(
     model: Path, attributes: dict[str, bytes | str | int]
 ) -> tuple[InspectedFile, tuple[str, ...]]:
-    """Return the engine of one node, embedded in the node or in a file beside the model."""
     from enginewright_runtime.tensorrt.header import parse_header  # noqa: PLC0415 - lazily
 
     content = attributes.get("ep_cache_context", b"")

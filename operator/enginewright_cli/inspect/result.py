@@ -8,12 +8,7 @@ from enginewright_contract.manifest import Latency, Partition
 from pydantic import Field
 
 Kind = Literal["artifact", "manifest", "engine", "context-model", "resource"]
-UNREADABLE: Final = 2  # exit code, also of wrong usage
 WILL_NOT_LOAD: Final = 1
-
-
-class InspectionError(Exception):
-    """No engine could be inspected; the message states the cause and the remedy."""
 
 
 class InspectedFile(Message):

@@ -3,19 +3,21 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from enginewright_contract.report import name_nodes
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from enginewright_cli import output
+from enginewright_cli.formatting import visible
 from enginewright_cli.inspect.result import (
     EngineFit,
     EngineInspection,
     InspectedFile,
     InspectedLayers,
 )
-from enginewright_cli.preflight.formatting import visible
 
-_SHOWN: Final = 5  # nodes of a partition, types of layers
+_SHOWN: Final = 5  # types of layers
 _SHORT: Final = 12  # characters of a digest
 _UNITS: Final = ("B", "KiB", "MiB", "GiB")
 _STATES: Final = {"whole": "green", "not compared": "dim"}
@@ -73,7 +75,7 @@ def _rows(engine: EngineInspection) -> Iterator[tuple[str, str]]:
     yield "opset", "" if engine.opset is None else str(engine.opset)
     yield "precision", engine.precision or ""
     yield "compute nodes", _nodes(engine)
-    yield "outside the engine", _name_first(engine.elsewhere)
+    yield "outside the engine", name_nodes(engine.elsewhere)
     yield "engine", _size(engine)
     yield "build", _build(engine)
     yield "latency", _latency(engine)
@@ -90,12 +92,6 @@ def _nodes(engine: EngineInspection) -> str:
     text = f"{engine.nodes_accelerated} of {engine.nodes_total} in the engine"
     share = engine.compute_share_elsewhere
     return text if not share else f"{text}, {share * 100:.3g}% of the time outside"
-
-
-def _name_first(names: tuple[str, ...]) -> str:
-    rest = len(names) - _SHOWN
-    shown = ", ".join(names[:_SHOWN])
-    return f"{shown} and {rest} more" if rest > 0 else shown
 
 
 def _size(engine: EngineInspection) -> str:
@@ -130,12 +126,12 @@ def _latency(engine: EngineInspection) -> str:
 
 
 def _partitions(engine: EngineInspection) -> Table:
-    table = _table("PARTITION", "NODES", "EXAMPLES")
+    table = output.table("PARTITION", "NODES", "EXAMPLES")
     for partition in engine.partitions:
         table.add_row(
             one_line(partition.context_node),
             str(len(partition.nodes)),
-            one_line(_name_first(partition.nodes)),
+            one_line(name_nodes(partition.nodes)),
         )
     return table
 
@@ -150,7 +146,7 @@ def _layers(layers: InspectedLayers) -> Text:
 
 
 def _files(files: tuple[InspectedFile, ...]) -> Table:
-    table = _table("FILE", "SIZE", "SHA256", "STATE", "BUILT BY", "RUNS ON")
+    table = output.table("FILE", "SIZE", "SHA256", "STATE", "BUILT BY", "RUNS ON")
     for file in files:
         table.add_row(
             one_line(file.path),
@@ -166,13 +162,6 @@ def _files(files: tuple[InspectedFile, ...]) -> Table:
 def one_line(text: str, style: str = "") -> Text:
     """Return text on one line without control characters: names come from models and engines."""
     return Text(visible(text).replace("\n", "\\n"), style=style)
-
-
-def _table(*names: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
-        table.add_column(name, overflow="fold")
-    return table
 
 
 def binary_size(size: float) -> str:

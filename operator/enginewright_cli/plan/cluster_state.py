@@ -40,6 +40,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from enginewright_cli.images import CHART_NAMESPACE
 from enginewright_cli.plan.manifest import Applied
+from enginewright_cli.reporting import CommandError
 
 # of a model, selected by its label
 CHILDREN: Final = (JOBS, PODS, DEPLOYMENTS, CONTROLLER_REVISIONS)
@@ -49,10 +50,6 @@ CHART_STORE: Final = {
     "size": "20Gi",
     "accessMode": "ReadWriteMany",
 }  # defaults of the chart's values
-
-
-class ClusterStateError(ValueError):
-    """An invalid state; the message names the part and the cause."""
 
 
 class ClusterState(BaseModel):
@@ -81,17 +78,17 @@ class ClusterState(BaseModel):
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read a file that `--save-facts` has written, or that was written by hand. Raises ClusterStateError."""
+        """Read a file that `--save-facts` has written, or that was written by hand. Raises CommandError."""
         try:
             return cls.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
         except OSError as error:
-            raise ClusterStateError(f"{file}: {error.strerror}") from None
+            raise CommandError(f"{file}: {error.strerror}") from None
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ClusterStateError(
+            raise CommandError(
                 f"{file} is not valid YAML: {' '.join(str(error).split())}"
             ) from None
         except ValidationError as error:
-            raise ClusterStateError(f"{file}: {summary(error)}") from None
+            raise CommandError(f"{file}: {summary(error)}") from None
 
     def to_yaml(self) -> str:
         """Return the content of a file that `read` accepts."""
@@ -99,7 +96,7 @@ class ClusterState(BaseModel):
         return yaml.safe_dump(state, sort_keys=False, allow_unicode=True)
 
     def settings(self) -> Config:
-        """Return the operator's settings. Raises ClusterStateError."""
+        """Return the operator's settings. Raises CommandError."""
         environment = {
             CONFIG_VARIABLE: json.dumps(dict(self.config)),
             NAMESPACE_VARIABLE: self.namespace,
@@ -107,7 +104,7 @@ class ClusterState(BaseModel):
         try:
             return load_settings(environment).config
         except BadSettings as error:
-            raise ClusterStateError(str(error)) from None
+            raise CommandError(str(error)) from None
 
     def of(self, resource: Resource, namespace: str | None = None) -> list[JsonObject]:
         """Return the objects of a kind, in all namespaces or in the given one."""
@@ -148,7 +145,7 @@ def assume_state(installed: ImageFacts, *, own_classes: bool) -> ClusterState:
 def facts(
     applied: Applied, classes: tuple[Applied, ...], state: ClusterState, namespace: str
 ) -> Facts:
-    """Return the operator's facts right after the manifest is applied. Raises ClusterStateError."""
+    """Return the operator's facts right after the manifest is applied. Raises CommandError."""
     config = state.settings()
     live = live_model(state, namespace, applied.name)
     model = InferenceModel.model_validate(

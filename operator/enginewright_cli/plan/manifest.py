@@ -11,6 +11,7 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model import InferenceModel
 
 from enginewright_cli.plan.validation import problems
+from enginewright_cli.reporting import CommandError
 
 _STDIN: Final = "-"
 _PLANNED: Final = (InferenceModel.kind, AcceleratorClass.kind)
@@ -25,10 +26,6 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-
-
-class ManifestError(ValueError):
-    """A manifest that cannot be read; the message states the cause."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +66,11 @@ class AppliedManifest:
 
 
 def read(file: str) -> AppliedManifest:
-    """Read a file, or standard input for "-". Raises ManifestError."""
+    """Read a file, or standard input for "-". Raises CommandError."""
     try:
         return _read(file)
     except RecursionError:
-        raise ManifestError(f"{file} is nested too deeply") from None
+        raise CommandError(f"{file} is nested too deeply") from None
 
 
 def _read(file: str) -> AppliedManifest:
@@ -81,11 +78,11 @@ def _read(file: str) -> AppliedManifest:
         text = sys.stdin.read() if file == _STDIN else Path(file).read_text(encoding="utf-8")
         documents = [item for item in yaml.load_all(text, _Loader) if item is not None]
     except OSError as error:
-        raise ManifestError(f"{file}: {error.strerror}") from None
+        raise CommandError(f"{file}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ManifestError(f"{file} is not UTF-8 text") from None
+        raise CommandError(f"{file} is not UTF-8 text") from None
     except yaml.YAMLError as error:
-        raise ManifestError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
+        raise CommandError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
     objects = list(_objects(file, documents))
     ours = [
         Applied(object_, tuple(problems(object_)))
@@ -97,7 +94,7 @@ def _read(file: str) -> AppliedManifest:
     others = tuple(kind for kind in kinds if kind not in _PLANNED)
     if not models:
         instead = f", but {', '.join(others)}" if others else ""
-        raise ManifestError(f"{file} contains no InferenceModel{instead}")
+        raise CommandError(f"{file} contains no InferenceModel{instead}")
     classes = tuple(applied for applied in ours if applied.kind == AcceleratorClass.kind)
     return AppliedManifest(models, classes, others)
 
@@ -105,13 +102,13 @@ def _read(file: str) -> AppliedManifest:
 def _objects(file: str, documents: list[Any]) -> Iterator[Mapping[str, Any]]:
     for number, document in enumerate(documents, 1):
         if not isinstance(document, Mapping) or "kind" not in document:
-            raise ManifestError(
+            raise CommandError(
                 f"{file}: document {number} is not a Kubernetes object: it has no kind"
             )
         if str(document["kind"]) == "List":
             items = document.get("items") or []
             if not isinstance(items, list):
-                raise ManifestError(f"{file}: document {number}: items of a List must be a list")
+                raise CommandError(f"{file}: document {number}: items of a List must be a list")
             yield from _objects(file, items)
         else:
             yield document

@@ -7,14 +7,13 @@ from enginewright_cli import cluster, installing
 from enginewright_cli.plan import manifest as manifests
 from enginewright_cli.plan.cluster_state import (
     ClusterState,
-    ClusterStateError,
     assume_state,
     facts,
     live_model,
 )
 from enginewright_cli.plan.forecast import forecast, refuse
 from enginewright_cli.plan.gather import gather
-from enginewright_cli.plan.manifest import Applied, AppliedManifest, ManifestError
+from enginewright_cli.plan.manifest import Applied, AppliedManifest
 from enginewright_cli.plan.result import Forecast, Forecasts
 from enginewright_cli.preflight.cache import ResultCache, default_folder, installation
 from enginewright_cli.preflight.outfile import write
@@ -22,7 +21,6 @@ from enginewright_cli.preflight.stages import InstallationError, running_stages
 from enginewright_cli.preflight.stopping import Stopped, stop_on_signals
 from enginewright_cli.preflight.tools import probe_installation
 
-ERRORS: Final = (ManifestError, ClusterStateError, cluster.ClusterError, InstallationError)
 INTERRUPTS: Final = (Stopped, KeyboardInterrupt)
 
 _DEFAULT: Final = "default"
@@ -33,8 +31,8 @@ def plan(
 ) -> Forecasts:
     """Return what applying a manifest, a file or "-", would do.
 
-    The cluster's state is read from `file`, gathered, or with `offline` assumed; `save` gets it. Raises one
-    of `ERRORS`, and OSError if `save` cannot be written.
+    The cluster's state is read from `file`, gathered, or with `offline` assumed; `save` gets it. Raises
+    CommandError, and OSError if `save` cannot be written.
     """
     read = manifests.read(manifest)
     online = not offline and file is None
@@ -64,7 +62,6 @@ def _gather(models: list[tuple[str, Applied]]) -> ClusterState | None:
 
 
 def _assume(*, own_classes: bool) -> ClusterState:
-    """Return a state assumed from what is installed here."""
     message = installing.why_no_stages()
     if message:
         raise InstallationError(

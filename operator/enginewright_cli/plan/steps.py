@@ -15,6 +15,7 @@ from enginewright.observed.deployments import DeploymentView, deployment_view
 from enginewright.plan.engines.build import BuildFacts
 from enginewright.plan.engines.engine import plan_engine
 from enginewright.plan.engines.interim import interim_of
+from enginewright.plan.engines.status import ready_condition
 from enginewright.plan.engines.wanted import Engines, request_engines
 from enginewright.plan.prepare.prepare import PrepareOutcome
 from enginewright.plan.prepare.refresh import prepare_and_refresh
@@ -165,9 +166,7 @@ class Steps:
 
     def _existing_engine(self, engine: InferenceEngine) -> PlanStep:
         status = engine.status
-        ready = next(
-            (condition for condition in status.conditions if condition.type == "Ready"), None
-        )
+        ready = ready_condition(status)
         action: Action = "reuse" if status.engine else "wait"
         if status.failure and status.failure.lasting and not status.engine:
             action = "refuse"

@@ -7,8 +7,9 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from enginewright_cli import output
+from enginewright_cli.formatting import visible
 from enginewright_cli.plan.result import ClassPlan, Difference, Forecast, Forecasts, PlanStep
-from enginewright_cli.preflight.formatting import visible
 
 _STYLES: Final = {
     "refused": "bold red",
@@ -70,9 +71,7 @@ def _class(plan: ClassPlan) -> str:
 
 
 def _steps(steps: tuple[PlanStep, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("", "KIND", "NAME", "CLASS", "KEY"):
-        table.add_column(name, no_wrap=True)
+    table = output.table("", "KIND", "NAME", "CLASS", "KEY", no_wrap=True)
     table.add_column("")
     for step in steps:
         parts = [" > ".join(step.stages), step.message]

@@ -1,5 +1,1 @@
-"""`enginewright preflight`: what the Jobs would find, on this machine, before anything is applied.
-
-It runs the stages of the Jobs themselves, in separate processes and temporary folders, so a laptop
-and a cluster cannot come to different results.
-"""
+"""`enginewright preflight`: what the Jobs would find, by running their own stages on this machine."""

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from enginewright_cli.options import Json
 from enginewright_cli.preflight.config import ModelOptions
 from enginewright_cli.preflight.stages import JOB_SECONDS
 
@@ -119,9 +120,7 @@ class PreflightArguments:
             help="Write the model that would be served, with a log of its changes.",
         ),
     ] = None
-    json: Annotated[
-        bool, Option("--json", help="Print JSON, as docs/reference/commands.md describes.")
-    ] = False
+    json: Json = False
     quiet: Annotated[bool, Option("--quiet", help="Print nothing, only set the exit code.")] = False
 
     @property

@@ -271,7 +271,6 @@ class _Backend:
         task: PrepareTask | EngineTask,
         targets: tuple[PreflightTarget, ...],
     ) -> StageReport:
-        """Run the stages of one Job until one fails; return the last outcome."""
         names = ", ".join(target.name for target in targets)
         with self._place.pod(task.job) as pod:
 

@@ -15,29 +15,26 @@ from enginewright_contract.reasons import Fault, Reason
 from rich.console import Console
 
 from enginewright_cli import installing, output
+from enginewright_cli.formatting import count_noun, visible
 from enginewright_cli.preflight import config, options, targets
 from enginewright_cli.preflight.arguments import PreflightArguments
 from enginewright_cli.preflight.cache import ResultCache, default_folder, installation
 from enginewright_cli.preflight.config import ConfigError, Configuration, ModelOptions
-from enginewright_cli.preflight.formatting import count_noun, visible
 from enginewright_cli.preflight.many import RunSettings, check_all, error_text
 from enginewright_cli.preflight.outputs import FileMessage, Outputs
 from enginewright_cli.preflight.progress import show_progress
 from enginewright_cli.preflight.request import PreflightRequest, request
 from enginewright_cli.preflight.result import VERDICTS, Result, Results, worst
-from enginewright_cli.preflight.stages import InstallationError, running_stages
+from enginewright_cli.preflight.stages import running_stages
 from enginewright_cli.preflight.stopping import Stopped, stop_on_signals
 from enginewright_cli.preflight.table import show
 from enginewright_cli.preflight.tools import probe_installation
+from enginewright_cli.reporting import CommandError
 
 UNKNOWN: Final = 2
 
 
-class _UsageError(ValueError):
-    """An invalid combination of arguments; the message states the remedy."""
-
-
-_USAGE: Final = (targets.TargetError, options.OptionError, ConfigError, _UsageError)
+_USAGE: Final = (targets.TargetError, options.OptionError, ConfigError)
 
 
 def preflight(**given: Any) -> None:  # noqa: ANN401 - typer passes what the signature below says
@@ -49,7 +46,7 @@ def preflight(**given: Any) -> None:  # noqa: ANN401 - typer passes what the sig
         raise typer.Exit(UNKNOWN)
     try:
         results, messages = _results(arguments, console)
-    except (*_USAGE, InstallationError, OSError, Stopped) as error:
+    except (*_USAGE, CommandError, OSError, Stopped) as error:
         _print_message(console, _cause(error), failed=True)
         raise typer.Exit(UNKNOWN) from None
     if arguments.json:
@@ -68,14 +65,13 @@ preflight.__signature__ = signature(PreflightArguments)  # type: ignore[attr-def
 def _results(
     arguments: PreflightArguments, console: Console
 ) -> tuple[list[Result], list[FileMessage]]:
-    """Check the models; return their results, and messages about written files."""
     outputs = Outputs(arguments.html, arguments.junit, arguments.fix)
     with stop_on_signals() as stop, running_stages() as stages:
         models = _models_with_options(
             arguments.model or [], arguments.config_file, arguments.options
         )
         if arguments.image and arguments.runtime_version:
-            raise _UsageError("give --image or --runtime-version, not both")
+            raise options.OptionError("give --image or --runtime-version, not both")
         outputs.check(list(models))
         cache = None
         if not arguments.no_cache:
@@ -109,7 +105,7 @@ def _models_with_options(
             for model in dict.fromkeys(models)
         }
     if configuration is None:
-        raise _UsageError(
+        raise options.OptionError(
             f"give a MODEL, or create {config.NAME}: this folder and its parents have none"
         )
     return {key: typed.over(configured) for key, configured in configuration.models().items()}
@@ -121,11 +117,9 @@ def _image(text: str) -> tuple[str, ImageFacts]:
     try:
         return images.choose_image(text, cluster.query(images.list_images))
     except cluster.ClusterError as error:
-        raise _UsageError(
+        raise options.OptionError(
             f"--image {text}: {error}; without a cluster, use --runtime-version"
         ) from None
-    except images.ImageError as error:
-        raise _UsageError(str(error)) from None
 
 
 def _request(
@@ -139,7 +133,7 @@ def _request(
     except (targets.TargetError, options.OptionError) as error:
         if len(models) == 1 or str(error).startswith(source):
             raise
-        raise _UsageError(f"{source}: {error}") from None
+        raise options.OptionError(f"{source}: {error}") from None
 
 
 def _json(results: Sequence[Result], *, single: bool) -> str:
@@ -164,13 +158,7 @@ def _table(results: Sequence[Result]) -> str:
 
 
 def _print_message(console: Console, message: str, *, failed: bool = False) -> None:
-    console.print(
-        f"enginewright preflight: {visible(message)}",
-        style="red" if failed else None,
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    output.print_message(console, f"enginewright preflight: {visible(message)}", failed=failed)
 
 
 def _is_of_machine(reason: Reason) -> bool:

@@ -185,7 +185,6 @@ def find(start: Path) -> Path | None:
 
 
 def _key(source: str, folder: Path) -> str:
-    """Return the canonical name of a model: its URI or absolute path."""
     return source if "://" in source else os.path.abspath(folder / source)
 
 

@@ -25,7 +25,7 @@ from enginewright_contract.manifest import (
 )
 from pydantic import Field, ValidationError
 
-from enginewright_cli.preflight import formatting
+from enginewright_cli import formatting
 from enginewright_cli.preflight.options import OptionError
 from enginewright_cli.preflight.outfile import check_folder, replace
 from enginewright_cli.preflight.result import Described, Parity, Result
@@ -211,7 +211,6 @@ def _with_external_names(model: Path, names: dict[str, str]) -> bytes:
 
 
 def _remove_stale(out: Path, earlier: ChangeLog | None, now: ChangeLog) -> None:
-    """Remove external data of an earlier output that the current one does not use."""
     kept = {file.path for file in now.files}
     folder = _folder(out)
     for file in earlier.files if earlier else ():

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 from xml.etree import ElementTree as ET
 
-from enginewright_cli.preflight.formatting import share, visible
+from enginewright_cli.formatting import share, visible
 from enginewright_cli.preflight.result import Found, Result, TargetResult
 
 _PACKAGE: Final = "enginewright.preflight"

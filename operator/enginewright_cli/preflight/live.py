@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from typing_extensions import override
 
-from enginewright_cli.preflight.formatting import visible
+from enginewright_cli.formatting import visible
 from enginewright_cli.preflight.many import Watcher
 from enginewright_cli.preflight.result import Result
 

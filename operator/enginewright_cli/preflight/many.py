@@ -9,7 +9,6 @@ import errno
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Protocol
 
 from enginewright_contract.images import ImageFacts
 from enginewright_contract.reasons import Reason
@@ -24,8 +23,8 @@ from enginewright_cli.preflight.stages import InstallationError, Stages
 from enginewright_cli.preflight.stopping import Stop, Stopped
 
 
-class Watcher(Protocol):
-    """Receives the progress of each model, from any thread."""
+class Watcher:
+    """Receives the progress of each model, from any thread; ignores it by default."""
 
     def on_started(self, source: str) -> None:
         """The check of a model starts."""

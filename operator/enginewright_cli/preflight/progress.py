@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from typing_extensions import override
 
-from enginewright_cli.preflight.formatting import visible
+from enginewright_cli import output
+from enginewright_cli.formatting import visible
 from enginewright_cli.preflight.many import Watcher
 from enginewright_cli.preflight.result import Result
 
@@ -18,24 +19,12 @@ class _Lines(Watcher):
         self._done = 0
 
     @override
-    def on_started(self, source: str) -> None:
-        return
-
-    @override
-    def stage(self, source: str, target: str, stage: str) -> None:
-        return
-
-    @override
     def on_ended(self, result: Result) -> None:
         self._done += 1
         if self._models > 1:
             time = "cached" if result.cached else f"{result.seconds:.1f} s"
-            self._console.print(
-                f"[{self._done}/{self._models}] {result.verdict} {visible(result.source)} ({time})",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
+            count, source = f"[{self._done}/{self._models}]", visible(result.source)
+            output.print_message(self._console, f"{count} {result.verdict} {source} ({time})")
 
 
 @contextmanager

@@ -8,9 +8,9 @@ from enginewright_contract.images import COMPILED_BACKENDS, ImageFacts
 from enginewright_contract.schemes import PVC
 from enginewright_contract.task import MOST_STEPS, Processing, Promise, Recipe
 
+from enginewright_cli.formatting import visible
 from enginewright_cli.preflight import options, targets
 from enginewright_cli.preflight.config import ModelOptions
-from enginewright_cli.preflight.formatting import visible
 
 _MISSING: Final = "no such file"
 _CLAIM: Final = "local"

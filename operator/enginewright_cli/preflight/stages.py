@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from enginewright_cli.reporting import CommandError
+
 if TYPE_CHECKING:
     import subprocess
 
@@ -49,7 +51,7 @@ def tail(descriptor: int) -> str:
     return os.pread(descriptor, _TAIL_BYTES, max(0, end - _TAIL_BYTES)).decode(errors="replace")
 
 
-class InstallationError(Exception):
+class InstallationError(CommandError):
     """The runtime package is not installed or does not work; the message states the remedy."""
 
 

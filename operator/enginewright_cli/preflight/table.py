@@ -7,7 +7,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from enginewright_cli.preflight.formatting import duration, size, visible
+from enginewright_cli import output
+from enginewright_cli.formatting import duration, size, visible
 from enginewright_cli.preflight.result import AnsweredOutput, Found, Result, TargetResult, Verdict
 
 STYLES: Final[dict[Verdict, str]] = {"pass": "green", "warn": "yellow", "fail": "bold red"}
@@ -34,19 +35,8 @@ def _head(result: Result) -> Text:
 
 
 def _targets(result: Result) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in (
-        "TARGET",
-        "VERDICT",
-        "REASON",
-        "BACKEND",
-        "NODES",
-        "ENGINE",
-        "BUILD",
-        "P50",
-        "P99",
-    ):
-        table.add_column(name, no_wrap=True)
+    columns = "TARGET VERDICT REASON BACKEND NODES ENGINE BUILD P50 P99"
+    table = output.table(*columns.split(), no_wrap=True)
     for name, target in result.targets.items():
         table.add_row(
             name, _verdict(target.verdict), target.reason or "", target.backend, *_figures(target)

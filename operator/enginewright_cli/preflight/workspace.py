@@ -94,9 +94,9 @@ class PreflightWorkspace:
         return tuple(file.path for file in FetchFacts.model_validate(facts).files) if facts else ()
 
 
-def link_locales(folder: Path, installed: Path = Path(LOCALES)) -> dict[str, str]:
+def link_locales(folder: Path) -> dict[str, str]:
     """Create the image's locales in `folder`; return glibc's variables, or {} if C.UTF-8 is not installed."""
-    source = installed / _INSTALLED_LOCALE
+    source = Path(LOCALES, _INSTALLED_LOCALE)
     if not source.is_dir():
         return {}
     folder.mkdir(parents=True)

@@ -1,4 +1,1 @@
-"""Rollouts for people: what a rollout has come to, and the decisions that only people take.
-
-The commands write annotations and `spec.rollout.paused` of an InferenceModel; the operator acts on them.
-"""
+"""Rollouts for people: what a rollout has come to, and the decisions that only people take."""

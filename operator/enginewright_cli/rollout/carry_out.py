@@ -12,7 +12,6 @@ from enginewright_cli import cluster
 from enginewright_cli.rollout import decide
 from enginewright_cli.rollout.gitops import reverting
 from enginewright_cli.rollout.reading import KnownModel, read_model
-from enginewright_cli.rollout.reporting import NotCarriedOut
 
 MANAGER: Final = "enginewright-cli"  # field manager of what the commands write
 
@@ -31,7 +30,7 @@ class _Change:
 
 
 def rollback(name: str, to: str | None, namespace: str | None, context: str | None) -> list[str]:
-    """Roll a model back, by default to the last good revision. Raises Refused and NotCarriedOut."""
+    """Roll a model back, by default to the last good revision. Raises Refused and ClusterError."""
     now = datetime.now(UTC)
     return _carry_out(
         lambda current: _annotate(decide.rollback(current.model, current.revisions, to, now)),
@@ -69,10 +68,7 @@ def _carry_out(
             await client.patch(INFERENCE_MODELS, where, name, patch, manager=MANAGER)
         return list(decided.lines)
 
-    try:
-        return cluster.query(act, context)
-    except cluster.ClusterError as error:
-        raise NotCarriedOut(str(error)) from error
+    return cluster.query(act, context)
 
 
 def _annotate(decision: decide.Decision) -> _Change:

@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from enginewright_cli import output
-from enginewright_cli.preflight.formatting import visible
-from enginewright_cli.rollout.options import Context, Name, Namespace
-from enginewright_cli.rollout.reporting import report_errors
+from enginewright_cli.formatting import visible
+from enginewright_cli.options import Context, Name, Namespace
+from enginewright_cli.reporting import report_errors
 
 
 def rollback(

@@ -12,7 +12,7 @@ from enginewright.manifests.labels import PROMOTE, ROLLBACK
 from enginewright.observed.revisions import RevisionView
 from enginewright.plan.history.outcomes import list_promoted
 
-from enginewright_cli.rollout.reporting import Refused
+from enginewright_cli.reporting import Refused
 
 _DIGEST: Final = 12  # characters
 

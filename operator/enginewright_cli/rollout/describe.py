@@ -86,7 +86,6 @@ def to_measure(model: InferenceModel, pods: Collection[PodView]) -> list[PodView
 
 
 def _verdict(model: InferenceModel) -> tuple[Verdict, str, str]:
-    """Return the verdict, and reason and message of the condition Ready."""
     conditions = {condition.type: condition for condition in model.status.conditions}
     ready = conditions.get(ConditionType.READY)
     true = {name for name, condition in conditions.items() if condition.status == "True"}
@@ -200,7 +199,6 @@ def _show_analysis(result: AnalysisResult) -> RolloutAnalysis:
 def _find_measured(
     pods: Collection[PodView], measured: Mapping[str, Measurements | str], revision: str
 ) -> Sequence[PodView]:
-    """Return the pods of a revision that have reported measurements."""
     return [
         pod
         for pod in pods

@@ -3,16 +3,14 @@
 from dataclasses import dataclass
 
 from enginewright.api.inference_model import InferenceModel
-from enginewright.controller.parse import summary
 from enginewright.kube.api import JsonObject, KubeApi
-from enginewright.kube.errors import Forbidden, NotFound
+from enginewright.kube.errors import Forbidden
 from enginewright.kube.resources import CONTROLLER_REVISIONS, INFERENCE_MODELS, PODS
 from enginewright.manifests.labels import CANARY, COMPONENT, MODEL, SERVE, model_value
 from enginewright.observed.pods import PodView, pod_view
 from enginewright.observed.revisions import RevisionView, revision_view
-from pydantic import ValidationError
 
-from enginewright_cli.cluster import ClusterError
+from enginewright_cli.cluster import read_object
 
 
 @dataclass(frozen=True)
@@ -26,22 +24,7 @@ class KnownModel:
 
 async def read_model(api: KubeApi, namespace: str, name: str) -> KnownModel:
     """Return a model and its revisions. Raises ClusterError and KubeError."""
-    try:
-        obj = await api.get(INFERENCE_MODELS, namespace, name)
-    except NotFound:
-        listing = await api.list(INFERENCE_MODELS, namespace)
-        others = ", ".join(sorted(str(item["metadata"]["name"]) for item in listing.items))
-        existing = f"existing: {others}" if others else "there are none"
-        raise ClusterError(
-            f"InferenceModel {name} not found in namespace {namespace}; {existing}"
-        ) from None
-    try:
-        model = InferenceModel.model_validate(obj)
-    except ValidationError as error:
-        raise ClusterError(
-            f"InferenceModel {name} cannot be read: {summary(error)};"
-            " its CRD belongs to another version of Enginewright"
-        ) from None
+    obj, model = await read_object(api, INFERENCE_MODELS, InferenceModel, namespace, name)
     listing = await api.list(CONTROLLER_REVISIONS, namespace, labels=f"{MODEL}={model_value(name)}")
     revisions = map(revision_view, listing.items)
     # not those of a deleted model of this name

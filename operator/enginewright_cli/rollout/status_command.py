@@ -10,12 +10,11 @@ from rich.live import Live
 from rich.text import Text
 
 from enginewright_cli import output
-from enginewright_cli.rollout.options import Context, Name, Namespace
-from enginewright_cli.rollout.reporting import REFUSED, report_errors
+from enginewright_cli.options import Context, Json, Name, Namespace
+from enginewright_cli.reporting import INTERRUPTED, REFUSED, report_errors
 from enginewright_cli.rollout.result import RolloutStatus
 from enginewright_cli.rollout.view import show
 
-_INTERRUPTED: Final = 130
 _OF_TIME: Final = {"progress": {"held_seconds", "left_seconds"}}  # would change at every look
 
 
@@ -25,9 +24,7 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Look again until the rollout has ended.")
     ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, as docs/reference/commands.md describes.")
-    ] = False,
+    json: Json = False,
     namespace: Namespace = None,
     context: Context = None,
 ) -> None:
@@ -46,7 +43,7 @@ def status(
                 shown = _make_printer(json=json)
                 rollout = watching.watch(name, namespace, context, shown, until_ended=watch)
         except KeyboardInterrupt:
-            raise typer.Exit(_INTERRUPTED) from None
+            raise typer.Exit(INTERRUPTED) from None
     raise typer.Exit(REFUSED if rollout.verdict in ("rejected", "stalled") else 0)
 
 

@@ -8,7 +8,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from enginewright_cli.preflight.formatting import duration, share, visible
+from enginewright_cli import output
+from enginewright_cli.formatting import duration, share, visible
 from enginewright_cli.rollout.decide import age
 from enginewright_cli.rollout.result import (
     BringUpProgress,
@@ -70,9 +71,7 @@ def _parts(rollout: RolloutStatus, now: datetime) -> Iterator[RenderableType]:
 
 
 def _arms(rollout: RolloutStatus) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("", "STABLE", "NEW"):
-        table.add_column(name, overflow="fold")
+    table = output.table("", "STABLE", "NEW")
     stable, new = rollout.stable, rollout.new
     rows = {
         "revision": (stable.revision if stable else "none", new.revision if new else "none"),
@@ -172,9 +171,7 @@ def _limit(figure: ComparedFigure) -> str:
 
 
 def _history(rollout: RolloutStatus, now: datetime) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("REVISION", "OUTCOME", "AGE", "MODEL"):
-        table.add_column(name, no_wrap=True)
+    table = output.table("REVISION", "OUTCOME", "AGE", "MODEL", no_wrap=True)
     table.add_column("IMAGES", overflow="fold")
     table.add_column("")
     stable, new = rollout.stable, rollout.new

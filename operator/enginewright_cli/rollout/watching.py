@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from enginewright_cli import cluster
 from enginewright_cli.rollout.describe import describe, to_measure
 from enginewright_cli.rollout.reading import read_model, read_pods
-from enginewright_cli.rollout.reporting import NotCarriedOut
 from enginewright_cli.rollout.result import RolloutStatus
 
 INTERVAL: Final = 2.0  # seconds between two looks
@@ -35,7 +34,7 @@ def watch(
     *,
     until_ended: bool,
 ) -> RolloutStatus:
-    """Show the state of a rollout, `until_ended` again while it progresses; return the last. Raises NotCarriedOut."""
+    """Show the state of a rollout, `until_ended` again while it progresses; return the last. Raises ClusterError."""
     where = namespace or cluster.current_namespace(context)
 
     async def look(client: KubeClient) -> RolloutStatus:
@@ -50,10 +49,7 @@ def watch(
         finally:
             await http.close()
 
-    try:
-        return cluster.query(look, context)
-    except cluster.ClusterError as error:
-        raise NotCarriedOut(str(error)) from error
+    return cluster.query(look, context)
 
 
 async def _read(client: KubeClient, http: PodHttp, namespace: str, name: str) -> RolloutStatus:

@@ -7,13 +7,14 @@ read or written.
 import json as jsons
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.table import Table
 
-from enginewright_cli import installing, output
-from enginewright_cli.preflight.formatting import count_noun, size, visible
+from enginewright_cli import output
+from enginewright_cli.formatting import count_noun, size, visible
+from enginewright_cli.reporting import CommandError, report_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from enginewright_cli.store.contents import Contents, Verified
 
 _DAMAGED: Final = 1
-_UNREADABLE: Final = 2
-_INTERRUPTED: Final = 130
 
 _Address = Annotated[
     str,
@@ -64,16 +63,13 @@ def verify(
     """Read artefacts completely, and compare every file with its digest."""
     results = []
     with _open("verify", address) as contents:
-        from enginewright_cli.store.contents import (  # noqa: PLC0415 - heavy
-            StoreAccessError,
-            find_unmatched,
-        )
+        from enginewright_cli.store.contents import find_unmatched  # noqa: PLC0415 - heavy
 
         for verified in contents.verify(keys or []):
             results.append(verified)
             _show(verified, json=json)
         if unknown := find_unmatched(keys or [], results):
-            raise StoreAccessError(f"the store has no artefact whose key begins with {unknown[0]}")
+            raise CommandError(f"the store has no artefact whose key begins with {unknown[0]}")
     damaged = sum(result.problem is not None for result in results)
     if not json:
         output.write(f"{count_noun(len(results), 'artefact')}, {damaged} damaged")
@@ -140,9 +136,9 @@ def gc(
         f"{chosen}{count_noun(len(files), 'file')}, {total} {did}{stays if collection.stays else ''}"
     )
     if collection.problem is not None:
-        _end(
-            "gc", visible(f"other leftovers are not known: {collection.problem.message}"), _DAMAGED
-        )
+        message = f"other leftovers are not known: {collection.problem.message}"
+        output.print_error("store gc", visible(message))
+        raise typer.Exit(_DAMAGED)
 
 
 def release(
@@ -190,22 +186,7 @@ def _show(item: "Verified", *, json: bool) -> None:
 
 @contextmanager
 def _open(command: str, address: str) -> "Iterator[Contents]":
-    try:
-        from enginewright_cli.store.contents import (  # noqa: PLC0415 - heavy
-            Contents,
-            StoreAccessError,
-        )
-    except ImportError as error:
-        remedy = installing.remedy("runtime")
-        _end(command, f"it needs {error.name}, which is not installed; {remedy}", _UNREADABLE)
-    try:
+    with report_errors(f"store {command}", "runtime"):
+        from enginewright_cli.store.contents import Contents  # noqa: PLC0415 - heavy
+
         yield Contents(address)
-    except StoreAccessError as error:
-        _end(command, visible(str(error)), _UNREADABLE)
-    except KeyboardInterrupt:
-        _end(command, "interrupted", _INTERRUPTED)
-
-
-def _end(command: str, message: str, code: int) -> NoReturn:
-    output.print_error(f"store {command}", message)
-    raise typer.Exit(code) from None

@@ -21,14 +21,11 @@ from enginewright_runtime.store.inventory import KINDS, Inventory
 from enginewright_runtime.store.medium import Listed, Medium
 from pydantic import ValidationError
 
-from enginewright_cli.preflight.formatting import count_noun
+from enginewright_cli.formatting import count_noun
+from enginewright_cli.reporting import CommandError
 
 _FOLDERS: Final = (*(kind.folder for kind in KINDS), "reports", "caches", "tmp")  # of a volume
 _OF_FILE_SYSTEM: Final = "lost+found"  # in every new volume
-
-
-class StoreAccessError(Exception):
-    """The store cannot be read or written; the message has reason and remedy."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class Verified:
 
 
 class Contents:
-    """A store at a path, or in a bucket with the environment's credentials; methods raise StoreAccessError."""
+    """A store at a path, or in a bucket with the environment's credentials; methods raise CommandError."""
 
     def __init__(self, address: str) -> None:
         self._folder = None if "://" in address else Path(address)
@@ -89,7 +86,7 @@ class Contents:
         self._refuse_other_folders()
         with _readable():
             if not release(self._medium, cluster):
-                raise StoreAccessError(
+                raise CommandError(
                     f"cluster {cluster} does not collect in this store: pass the UID that the message with"
                     " reason StoreShared names"
                 )
@@ -97,14 +94,14 @@ class Contents:
     def export(self, beginning: str, folder: Path) -> str:
         """Copy an artefact, by the beginning of its key, verified, to a new folder; return its name."""
         if os.path.lexists(folder):
-            raise StoreAccessError(f"{folder} exists already: name another folder")
+            raise CommandError(f"{folder} exists already: name another folder")
         matches = [
             (kind, listed.key)
             for kind, listed in self.list_artifacts()
             if listed.key.startswith(beginning)
         ]
         if len(matches) != 1:
-            raise StoreAccessError(
+            raise CommandError(
                 f"the store has {count_noun(len(matches), 'artefact')} whose keys begin with {beginning!r}:"
                 " give the key of one"
             )
@@ -132,7 +129,7 @@ class Contents:
             os.scandir(self._folder) as entries,
         ):  # the store reports what is wrong
             if any(entry.name != _OF_FILE_SYSTEM for entry in entries):
-                raise StoreAccessError(
+                raise CommandError(
                     f"{self._folder} is not the folder of a store: it has none of {', '.join(_FOLDERS)};"
                     " name the folder where the store's volume is mounted"
                 )
@@ -140,12 +137,11 @@ class Contents:
 
 @contextmanager
 def _new(folder: Path) -> Iterator[None]:
-    """Create a folder, and remove it if what is to fill it fails."""
     try:
         folder.mkdir(parents=True)
     except OSError as error:
         cause = f"cannot create {folder}: {error.strerror}"
-        raise StoreAccessError(f"{cause}; name another folder") from None
+        raise CommandError(f"{cause}; name another folder") from None
     try:
         yield
     except BaseException:
@@ -161,14 +157,14 @@ def _manifest(folder: Path) -> Manifest:
             text = reader.read(LARGEST_MANIFEST + 1)
     except OSError as error:
         cause = f"{MANIFEST_NAME}: {error.strerror}"
-        raise StoreAccessError(f"{folder} holds no artefact: {cause}; {remedy}") from None
+        raise CommandError(f"{folder} holds no artefact: {cause}; {remedy}") from None
     if len(text) > LARGEST_MANIFEST:
         most = f"more than {LARGEST_MANIFEST >> 20} MiB"
-        raise StoreAccessError(f"{path} is not the manifest of an artefact: {most}; {remedy}")
+        raise CommandError(f"{path} is not the manifest of an artefact: {most}; {remedy}")
     try:
         return Manifest.model_validate_json(text)
     except ValidationError:
-        raise StoreAccessError(f"{path} is not the manifest of an artefact; {remedy}") from None
+        raise CommandError(f"{path} is not the manifest of an artefact; {remedy}") from None
 
 
 def find_unmatched(beginnings: Iterable[str], results: Iterable[Verified]) -> list[str]:
@@ -197,4 +193,4 @@ def _readable() -> Iterator[None]:
     try:
         yield
     except StageFailure as failure:
-        raise StoreAccessError(failure.message) from None
+        raise CommandError(failure.message) from None

@@ -16,7 +16,7 @@ from enginewright_contract.collection import (
 )
 from pydantic import ValidationError
 
-from enginewright_cli.store.contents import StoreAccessError
+from enginewright_cli.reporting import CommandError
 
 _KEY: Final = re.compile(rf"[0-9a-f]{{{KEPT_CHARACTERS},64}}")
 _LARGEST_FILE: Final = 16 << 20  # bytes
@@ -39,19 +39,17 @@ class GarbageOptions:
     max_size: str | None
 
     def task(self, *, delete: bool) -> CollectTask:
-        """Return what to remove; without limits, no artefact. Raises StoreAccessError."""
+        """Return what to remove; without limits, no artefact. Raises CommandError."""
         has_limits = self.unused_for is not None or self.max_size is not None
         if self.keep_file is not None and self.keep_none:
-            raise StoreAccessError(
-                "--keep-file and --keep-none exclude each other: pass one of them"
-            )
+            raise CommandError("--keep-file and --keep-none exclude each other: pass one of them")
         if has_limits and self.keep_file is None and not self.keep_none:
-            raise StoreAccessError(
+            raise CommandError(
                 "--unused-for and --max-size remove complete artefacts, and a store does not tell which of"
                 f" them models need: {_HOW}"
             )
         if not has_limits and (self.keep_file is not None or self.keep_none):
-            raise StoreAccessError(
+            raise CommandError(
                 "it is not said which of the artefacts that are not needed go: pass --unused-for or"
                 " --max-size, or both"
             )
@@ -82,30 +80,28 @@ def _read_kept(path: Path) -> _Kept:
             text = reader.read(_LARGEST_FILE + 1).decode()
             listed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except OSError as error:
-        raise StoreAccessError(f"--keep-file {path} cannot be read: {error.strerror}") from None
+        raise CommandError(f"--keep-file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise StoreAccessError(f"--keep-file {path} is not a text: {_HOW}") from None
+        raise CommandError(f"--keep-file {path} is not a text: {_HOW}") from None
     if len(text) > _LARGEST_FILE:
-        raise StoreAccessError(
-            f"--keep-file {path} has more than {_LARGEST_FILE >> 20} MiB: {_HOW}"
-        )
+        raise CommandError(f"--keep-file {path} has more than {_LARGEST_FILE >> 20} MiB: {_HOW}")
     if text.lstrip().startswith("{"):
         return _of_task(path, text)
     keys = []
     for number, line in enumerate(text.splitlines(), 1):
         key = line.partition("#")[0].strip()
         if key and not _KEY.fullmatch(key):
-            raise StoreAccessError(
+            raise CommandError(
                 f"line {number} of --keep-file {path} is not a key: write its first {KEPT_CHARACTERS} to"
                 " 64 characters, 0-9 and a-f, nothing else, or a comment after #"
             )
         keys += [key[:KEPT_CHARACTERS]] if key else []
     if not keys:
-        raise StoreAccessError(
+        raise CommandError(
             f"--keep-file {path} has no key, as if nothing were needed: if that is so, pass --keep-none"
         )
     if len(keys) > MOST_KEPT:
-        raise StoreAccessError(f"--keep-file {path} has more than {MOST_KEPT} keys")
+        raise CommandError(f"--keep-file {path} has more than {MOST_KEPT} keys")
     return _Kept(tuple(keys), listed)
 
 
@@ -113,7 +109,7 @@ def _of_task(path: Path, text: str) -> _Kept:
     try:
         task = CollectTask.model_validate_json(text)
     except ValidationError as error:
-        raise StoreAccessError(
+        raise CommandError(
             f"--keep-file {path} is not the task of a collection: {first_problem(error)}; {_HOW}"
         ) from None
     return _Kept(task.keep, task.as_of, task.cluster)
@@ -123,12 +119,10 @@ def _seconds(text: str) -> float:
     try:
         seconds = long_duration(text).total_seconds()
     except ValueError:
-        raise StoreAccessError(
-            f"--unused-for {text!r} is not a duration: write 30d or 12h"
-        ) from None
+        raise CommandError(f"--unused-for {text!r} is not a duration: write 30d or 12h") from None
     if seconds < LEAST_AGE_SECONDS:
         least = f"{LEAST_AGE_SECONDS / 3600:.0f}h"
-        raise StoreAccessError(
+        raise CommandError(
             f"--unused-for {text} is too short: what was used within {least} is never removed"
         )
     return seconds
@@ -140,5 +134,5 @@ def _bytes(text: str) -> int:
     except ValueError:
         count = -1
     if not 0 <= count < _LARGEST_NUMBER:
-        raise StoreAccessError(f"--max-size {text!r} is not a size: write 50Gi or 200G")
+        raise CommandError(f"--max-size {text!r} is not a size: write 50Gi or 200G")
     return count

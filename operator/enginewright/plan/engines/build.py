@@ -262,7 +262,6 @@ def _waiting(
     waiting_for: str = "",
     is_placed: bool = False,
 ) -> EngineState:
-    """Return the state while a Job runs or waits, with the previous failure."""
     reason = StatusReason.BUILDING
     if stage == LOOKUP_STAGE:
         reason, message = StatusReason.LOOKING_UP, "looking for the engine in the store"
@@ -278,7 +277,6 @@ def _waiting(
 
 
 def _percent(facts: BuildFacts, state: InProgress) -> int | None:
-    """Return the last reported progress of the stage."""
     if state.pod is None or state.pod.finished:
         return None
     progress = facts.progress.get(state.job)
@@ -289,7 +287,6 @@ def _percent(facts: BuildFacts, state: InProgress) -> int | None:
 
 
 def _lacks_device(engine: InferenceEngine, pod: PodView) -> str:
-    """Return the scheduler's message if no node has a free device of the class."""
     resource, device = engine.spec.build.resource_name, engine.spec.build.device
     reported = pods.scheduling_failure(pod)
     if resource and f"Insufficient {resource}" in reported:

@@ -141,7 +141,6 @@ def _find_unknown_images(
     target: Target,
     measured: Sequence[EngineBackend],
 ) -> dict[str, str]:
-    """Return the images, by measured backend, whose contents are not known now."""
     images = {
         backend.backend: config.images.get(VARIANTS[backend.backend], "")
         for backend in measured
@@ -194,7 +193,6 @@ def _fastest(engine_backend: str, measured: Sequence[EngineBackend]) -> str:
 
 
 def _why_not(facts: Facts, target: Target, compared: EngineBackend) -> str:
-    """Return why a backend cannot serve, if so, although it was to be compared."""
     if compared.excluded or compared.backend == target.backend:
         return compared.excluded
     return why_no_image(facts, target, compared.backend)
@@ -206,7 +204,6 @@ def _not_compared(
     measured: Sequence[EngineBackend],
     backends: Sequence[str],
 ) -> str:
-    """Return which backends were not compared with the engine, if any, and why."""
     if is_ahead_of_time(target, accelerator):
         return "not compared: its engine is built ahead of time, without a device to measure on"
     if not backends:

@@ -105,7 +105,6 @@ def _may_yield(
 def _nodes(
     pods: Collection[PodView], revisions: Collection[RevisionView], accelerator_class: str
 ) -> tuple[str, ...]:
-    """Return the nodes on which the class's pods have a device, at most `LIST_LENGTH`."""
     without = {
         revision.revision
         for revision in revisions
@@ -141,7 +140,6 @@ def _building(
 def _seconds_left(
     spec: InferenceModelSpec, now: datetime, reference: EngineReference
 ) -> float | None:
-    """Return how long a build may still take to start, or None once the time is over."""
     grace = spec.serving.termination_grace_period
     limit = (duration(grace) if grace else timedelta(seconds=GRACE_SECONDS)) + YIELD_TIMEOUT
     left = (reference.freed_at or now - limit) + limit - now

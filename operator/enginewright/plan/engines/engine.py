@@ -80,7 +80,6 @@ def plan_engine(facts: BuildFacts) -> EnginePlan:
 
 
 def _of_image(before: InferenceEngineStatus, now: InferenceEngineStatus) -> tuple[EventIntent, ...]:
-    """Return an Event when the engine has come without the OCI image that it should have."""
     if before.engine or now.engine is None or not now.engine.image_failure:
         return ()
     return (image_not_pushed("the engine", now.engine.image_failure),)
@@ -189,7 +188,6 @@ def find_unused_since(engine: InferenceEngine, now: datetime, *, needed: bool) -
 
 
 def _seconds_left(since: datetime | None, config: CollectionConfig, now: datetime) -> float | None:
-    """Return in how many seconds an engine unused `since` then is removed, if it is at all."""
     if since is None or config.unused_for is None or config.dry_run or not config.enabled:
         return None
     return (since + config.unused_for - now).total_seconds()

@@ -67,7 +67,6 @@ def interim_of(
 def _list_begun_classes(
     deployments: Collection[DeploymentView], revisions: Collection[RevisionView]
 ) -> set[str]:
-    """Return the classes whose Deployment has an interim."""
     snapshots = {
         revision.revision: revision.kept.snapshot for revision in revisions if revision.kept
     }
@@ -88,7 +87,6 @@ def _why_not(
     prepared: Prepared,
     classes: Sequence[AcceleratorClass],
 ) -> str:
-    """Return why the prepared model cannot be served as it is, if so."""
     if why := why_no_image(facts, target, backend):
         return why
     precisions = (

@@ -14,6 +14,8 @@ from enginewright.api.conditions import (
     ConditionType,
     StatusReason,
     WantedCondition,
+    find_condition,
+    has_changed,
     merge_conditions,
 )
 from enginewright.api.inference_engine import (
@@ -66,11 +68,7 @@ class EngineState:
     @classmethod
     def from_failure(cls, status: InferenceEngineStatus, failure: JobFailure) -> "EngineState":
         """Return the state after a permanent failure, which is recorded."""
-        others = [
-            failed_build
-            for failed_build in status.failed_builds
-            if failed_build != status.build_hash
-        ]
+        others = [build for build in status.failed_builds if build != status.build_hash]
         builds = (*others, status.build_hash)[-LIST_LENGTH:]
         status = status.model_copy(update={"failure": failure, "failed_builds": builds})
         return cls(status, failure.reason, failure.sentence, stalled=True)
@@ -97,7 +95,7 @@ def status_of(engine: InferenceEngine, state: EngineState, now: datetime) -> Inf
 def ready_events(engine: InferenceEngine, status: InferenceEngineStatus) -> tuple[EventIntent, ...]:
     """Return an Event if status or reason of Ready has changed."""
     before, now = map(ready_condition, (engine.status, status))
-    if now is None or (before and (before.status, before.reason) == (now.status, now.reason)):
+    if now is None or not has_changed(before, now):
         return ()
     kind = "Normal" if now.reason in _NORMAL else "Warning"
     return (EventIntent(kind, now.reason, now.message),)
@@ -105,10 +103,7 @@ def ready_events(engine: InferenceEngine, status: InferenceEngineStatus) -> tupl
 
 def ready_condition(status: InferenceEngineStatus) -> Condition | None:
     """Return the condition Ready, once the engine has been reconciled."""
-    return next(
-        (condition for condition in status.conditions if condition.type == ConditionType.READY),
-        None,
-    )
+    return find_condition(status.conditions, ConditionType.READY)
 
 
 def engine_facts(published: PublishedEngine) -> EngineFacts:

@@ -7,7 +7,7 @@ before a pod starts.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from enginewright_contract.images import COMPILED_BACKENDS
 from enginewright_contract.keys import content, content_hash, engine_key
@@ -41,8 +41,6 @@ from enginewright.plan.resolve.images import engine_architecture
 from enginewright.plan.resolve.resolve import Target
 from enginewright.plan.store import store_losses
 from enginewright.plan.types import Facts, ObjectRef
-
-_MILLION: Final = 1_000_000  # billionths in a thousandth
 
 
 @dataclass(frozen=True)
@@ -254,7 +252,6 @@ def _is_untried(existing: InferenceEngine, build: EngineBuild) -> bool:
 
 
 def _has_failed(existing: InferenceEngine) -> bool:
-    """Return whether the build of spec.build failed permanently."""
     failure = existing.status.failure
     is_of_this_build = existing.status.build_hash == build_hash(existing.spec.build)
     return failure is not None and failure.lasting and is_of_this_build
@@ -285,14 +282,10 @@ def _progress(
 
 
 def _judge(engine: EngineFacts, promise: Promise, accelerator_class: str) -> EngineFailure | None:
-    """Return how the engine's coverage violates the promise, if it does."""
-    compute = engine.compute_billionths_elsewhere
-    if compute is None and engine.compute_permille_elsewhere is not None:
-        compute = engine.compute_permille_elsewhere * _MILLION
     coverage = EngineCoverage(
         nodes_total=engine.nodes_total,
         nodes_accelerated=engine.nodes_accelerated,
-        compute=compute,
+        compute=engine.billionths_elsewhere,
         elsewhere=engine.elsewhere,
     )
     broken = promise_violation(coverage, promise, accelerator_class)

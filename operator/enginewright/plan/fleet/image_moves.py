@@ -140,7 +140,6 @@ class ImageMove:
     def _moving(
         self, record: RuntimeImages, state: ModelState, rejected: Iterable[RejectedBackend]
     ) -> RuntimeImages:
-        """Return the record of a model that moves: that it does, or why it keeps its images."""
         facts = self.configured
         before = facts.model.status.images
         began_with = before.spec_hash if before else ""
@@ -194,7 +193,6 @@ class ImageMove:
         return _of_rejection(rejection) if images & set(target.values()) else None
 
     def _failure(self, state: ModelState, rejected: Iterable[RejectedBackend]) -> _Why | None:
-        """Return why the model does not run right with the new images, if it is known not to."""
         if state.obstacle:
             alone = state.obstacle.stalled and isinstance(resolve(self.held), Target)
             return _Why(state.obstacle.reason, state.obstacle.message) if alone else None
@@ -209,7 +207,6 @@ class ImageMove:
         return _lasting(state)
 
     def _waiting(self, record: RuntimeImages, state: ModelState) -> RuntimeImages:
-        """Return the record of a model that waits, or that moves from now on."""
         if why := self._why_not(record, state):
             return _waits(record, why)
         if not self.configured.may_move:
@@ -244,7 +241,6 @@ class ImageMove:
 
 
 def _state(facts: Facts, target: Mapping[str, str]) -> MoveState:
-    """Return how far the model has come with these images, as its status says."""
     model, record = facts.model, facts.model.status.images
     if not target:
         return MoveState.MOVED
@@ -291,7 +287,6 @@ def _is_promoted(model: InferenceModel, revisions: Collection[RevisionView], rev
 
 
 def _turn(fleet: FleetConfig) -> _Why:
-    """Return why a model that a user has tried again does not begin."""
     if fleet.paused:
         return _Why(StatusReason.FLEET_PAUSED, "fleet.paused of the chart's values is true")
     message = f"no more than {fleet.limit} models move at the same time (fleet.limit)"
@@ -335,7 +330,6 @@ def _is_rolled_out(state: ModelState) -> bool:
 
 
 def _lasting(state: ModelState) -> _Why | None:
-    """Return the failure for which what was planned will not serve."""
     rejection = state.rollout.rejection
     if rejection and not _is_of_choice(state, rejection):
         return _of_rejection(rejection)

@@ -112,7 +112,6 @@ def _is_held(move: MoveView, images: Mapping[str, str]) -> bool:
 
 
 def _target(move: MoveView, images: Mapping[str, str]) -> dict[str, str]:
-    """Return the images that the installation names instead of those that the model has."""
     return {
         variant: images[variant]
         for variant, image in move.current.items()

@@ -115,7 +115,6 @@ def processes_removed(
 def _records(
     model: InferenceModel, revisions: Collection[RevisionView]
 ) -> Iterator[tuple[str, str]]:
-    """Yield revisions with the hash of a spec that requested them."""
     status = model.status
     yield from ((item.revision, item.spec_hash) for item in (status.applied, status.target) if item)
     yield from (
@@ -126,7 +125,6 @@ def _records(
 
 
 def _list_requested(model: InferenceModel, revisions: Collection[RevisionView]) -> set[str]:
-    """Return the revisions that the current spec has requested."""
     return {
         name
         for name, hashed in _records(model, revisions)

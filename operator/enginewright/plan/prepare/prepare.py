@@ -72,12 +72,8 @@ def prepare(
 ) -> PrepareOutcome:
     """Return the state of preparing `target`, and what to do.
 
-    Args:
-        facts: the model and its cluster.
-        target: what to prepare.
-        memory: record of the previous attempts, by default that of the status.
-        keep: Job of a refresh, which is not deleted.
-        shares: whether one Job may prepare several models; not if this one asked for a refresh.
+    `memory` records the previous attempts, by default in the status; `keep` is the Job of a refresh, which is not
+    deleted; if the model `shares`, one Job may prepare several: not if this one asked for a refresh.
     """
     current = _current(facts.model.status, target)
     jobs = PrepareJobs.of(facts)
@@ -230,10 +226,7 @@ def _loss(facts: Facts, target: Target, key: str, jobs: PrepareJobs) -> str:
         # Pods that serve an engine fetch only that, not the prepared model.
         return snapshot.prepared_key == key and on_class.engine_key is None
 
-    failures = (
-        failed_build.status.failure
-        for failed_build in _find_failed_builds(facts, target, key, jobs)
-    )
+    failures = (build.status.failure for build in _find_failed_builds(facts, target, key, jobs))
     of_build = next((failure.message or failure.reason for failure in failures if failure), "")
     return store_losses.loss_found(facts, reads, jobs.find_publication()) or of_build
 
@@ -241,7 +234,6 @@ def _loss(facts: Facts, target: Target, key: str, jobs: PrepareJobs) -> str:
 def _find_failed_builds(
     facts: Facts, target: Target, key: str, jobs: PrepareJobs
 ) -> tuple[InferenceEngine, ...]:
-    """Return the InferenceEngines of the target that were not built because the store lacks `key`."""
     classes = {device_class.metadata.name for device_class in target.classes}
     return store_losses.builds_without_model(facts.engines, key, classes, jobs.find_publication())
 

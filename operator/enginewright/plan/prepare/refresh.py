@@ -74,21 +74,18 @@ def _refresh_in_background(facts: Facts, target: Target, refreshed: Target | Non
 def _requeue_for_refresh(
     outcome: PrepareOutcome, model: InferenceModel, now: datetime
 ) -> PrepareOutcome:
-    """Requeue no later than the next refresh is due."""
     waits = (outcome.requeue_after, seconds_to_refresh(model, now))
     soonest = min((wait for wait in waits if wait is not None and wait > 0), default=None)
     return replace(outcome, requeue_after=soonest)
 
 
 def _idle(source: SourceState | None) -> SourceState | None:
-    """Return the state without a refresh in the background."""
     return source.model_copy(update={"refreshing": None}) if source else None
 
 
 def _source(
     model: InferenceModel, now: datetime, target: Target, outcome: PrepareOutcome
 ) -> SourceState | None:
-    """Return the fetched content of the addresses."""
     source = model.status.source
     if outcome.prepared and (outcome.fetched is not None or source is None):
         data = outcome.fetched or {}

@@ -191,9 +191,7 @@ def merge_records(
 ) -> tuple[Prepared, ...]:
     """Return the records of an engine built from the prepared model `key`: those that it has, and those of models."""
     new = {
-        of_model.record_hash: of_model
-        for of_model in of_models
-        if of_model.record_hash and of_model.key == key
+        model.record_hash: model for model in of_models if model.record_hash and model.key == key
     }
     kept = {prepared.record_hash: prepared for prepared in before}
     for name, prepared in new.items():

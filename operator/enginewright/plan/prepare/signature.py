@@ -119,7 +119,6 @@ def _ranges(tensor: TensorSignature) -> tuple[_Range, ...]:
 
 
 def _range(size: str) -> _Range:
-    """Return the sizes that a dimension may have: any for -1 or a name."""
     low, _, high = size.partition("..")
     if not (low.isdecimal() and (high or low).isdecimal()):
         return _ANY

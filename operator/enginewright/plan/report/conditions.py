@@ -114,7 +114,6 @@ def _not_promoted(rollout: RolloutPlan, serves: str) -> ReadyState | None:
 
 
 def _describe_canary(target: TargetRevision, serves: str) -> ReadyState:
-    """Return how far the canary of a new revision has come."""
     name = f"revision {target.revision}"
     if target.phase is TargetPhase.HELD:
         message = f"{name} waits: {target.message}{serves}"
@@ -128,7 +127,6 @@ def _describe_canary(target: TargetRevision, serves: str) -> ReadyState:
 
 
 def _judge_rollback(rollout: RolloutPlan) -> Statement:
-    """Return whether the last good revision serves because the wanted one failed."""
     rejection, serving, ignored = rollout.rejection, rollout.serving, rollout.ignored_rollback
     if rejection is None or rollout.applied == rollout.requested:
         if ignored:
@@ -221,7 +219,6 @@ def _is_bridged(rollout: RolloutPlan) -> bool:
 
 
 def _interim_waits(rollout: RolloutPlan) -> str:
-    """Return what a revision that serves until the engines are built waits for."""
     if (target := rollout.target) and target.phase is not TargetPhase.PROMOTING:
         doing = "waits" if target.phase is TargetPhase.HELD else "is verified"
         return f"{doing}: {target.message}" if target.message else doing

@@ -2,7 +2,12 @@
 
 from collections.abc import Collection
 
-from enginewright.api.conditions import Condition, ConditionType, StatusReason
+from enginewright.api.conditions import (
+    ConditionType,
+    StatusReason,
+    find_condition,
+    has_changed,
+)
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import (
     InferenceModelStatus,
@@ -51,9 +56,10 @@ def model_events(
 def _of_conditions(model: InferenceModel, status: InferenceModelStatus) -> list[EventIntent]:
     """Return Events when the reason of Ready or FallbackActive changes, a refresh ends, or a route or rollback is refused."""
     events: list[EventIntent] = []
-    ready = _condition(status, ConditionType.READY)
+    ready = find_condition(status.conditions, ConditionType.READY)
     is_ready = ready is not None and ready.status == "True"
-    if ready and _has_changed(model.status, ready):
+    old = {condition.type: condition for condition in model.status.conditions}
+    if ready and has_changed(old.get(ready.type), ready):
         normal = is_ready or ready.reason in _NORMAL
         events.append(EventIntent("Normal" if normal else "Warning", ready.reason, ready.message))
     events += choice_events(model.status.choices, status.choices)
@@ -61,19 +67,19 @@ def _of_conditions(model: InferenceModel, status: InferenceModelStatus) -> list[
     events += _of_refresh(model.status.source, status.source)
     events += _of_move(model.status.images, status.images)
     events += _of_image(model.status.prepared, status.prepared)
-    fallback = _condition(status, ConditionType.FALLBACK_ACTIVE)
+    fallback = find_condition(status.conditions, ConditionType.FALLBACK_ACTIVE)
     if fallback and (fallback.status != "True" or not is_ready):  # else Ready reports it
         fallback = None
-    route = _condition(status, ConditionType.ROUTE_ACCEPTED)
+    route = find_condition(status.conditions, ConditionType.ROUTE_ACCEPTED)
     if route and route.reason != StatusReason.ROUTE_REJECTED:
         route = None
-    back = _condition(status, ConditionType.ROLLED_BACK)
+    back = find_condition(status.conditions, ConditionType.ROLLED_BACK)
     if back and (back.status, back.reason) != ("False", StatusReason.ROLLED_BACK_BY_USER):
         back = None
     warnings = (
         condition
         for condition in (fallback, route, back)
-        if condition and _has_changed(model.status, condition)
+        if condition and has_changed(old.get(condition.type), condition)
     )
     return [
         *events,
@@ -82,7 +88,6 @@ def _of_conditions(model: InferenceModel, status: InferenceModelStatus) -> list[
 
 
 def _of_promotion(rollout: RolloutPlan) -> list[EventIntent]:
-    """Return an Event when a canary's analysis has passed."""
     brought = rollout.bring_up
     if brought is None or not brought.promoted_for:
         return []
@@ -109,7 +114,6 @@ def _of_removed(
 
 
 def _of_interim(before: ServingState | None, now: ServingState | None) -> list[EventIntent]:
-    """Return an Event when nothing serves as an interim any more."""
     was = before is not None and any(device_class.interim for device_class in before.classes)
     if now is None or not was or any(device_class.interim for device_class in now.classes):
         return []
@@ -119,7 +123,6 @@ def _of_interim(before: ServingState | None, now: ServingState | None) -> list[E
 
 
 def _of_refresh(before: SourceState | None, now: SourceState | None) -> list[EventIntent]:
-    """Return an Event when a refresh has ended."""
     if before is None or now is None:
         return []
     if now.failure and now.failure != before.failure:
@@ -135,7 +138,6 @@ def _of_refresh(before: SourceState | None, now: SourceState | None) -> list[Eve
 
 
 def _of_move(before: RuntimeImages | None, now: RuntimeImages | None) -> list[EventIntent]:
-    """Return an Event when the model keeps its image because it does not run right with a new one."""
     if now is None or now.state is not MoveState.KEPT:
         return []
     if before is not None and before.state is MoveState.KEPT:
@@ -145,17 +147,7 @@ def _of_move(before: RuntimeImages | None, now: RuntimeImages | None) -> list[Ev
 
 
 def _of_image(before: Prepared | None, now: Prepared | None) -> list[EventIntent]:
-    """Return an Event when a prepared model's OCI image could not be pushed."""
     failure = now.image_failure if now else ""
     if now is None or not failure or (before and before.image_failure == failure):
         return []
     return [image_not_pushed(f"prepared model {now.key[:12]}", failure)]
-
-
-def _has_changed(before: InferenceModelStatus, now: Condition) -> bool:
-    old = _condition(before, ConditionType(now.type))
-    return old is None or (old.status, old.reason) != (now.status, now.reason)
-
-
-def _condition(status: InferenceModelStatus, kind: ConditionType) -> Condition | None:
-    return next((condition for condition in status.conditions if condition.type == kind), None)

@@ -37,7 +37,6 @@ from enginewright.plan.types import Facts, Obstacle
 
 
 def _choose_class(model: InferenceModel, target: Target | None) -> str:
-    """Return the class chosen for a model that names none."""
     if model.spec.accelerators:
         return ""
     return target.classes[0].metadata.name if target else model.status.accelerator_class
@@ -118,7 +117,6 @@ def _active(revisions: Collection[RevisionView], rollout: RolloutPlan) -> Active
 
 
 def _last_failure(model: InferenceModel, state: ModelState) -> RolloutFailure | None:
-    """Return why the last new revision failed, until one has been rolled out."""
     rollout, outcome = state.rollout, state.outcome
     if rollout.rejection:
         return rollout.rejection

@@ -260,6 +260,5 @@ def rejection_recorded(
 def _list_joins(
     cluster_nodes: Collection[NodeView], classes: Sequence[AcceleratorClass]
 ) -> list[datetime]:
-    """Return when the nodes of the classes joined."""
     nodes = (node for device_class in classes for node in matching(device_class, cluster_nodes))
     return [datetime.fromisoformat(node.created) for node in nodes if node.created]

@@ -204,6 +204,4 @@ def find_contradicted(
     if not any(label.startswith(_CPUID) for label in labels):
         return ()
     lacking = {*_LABELS.values()} - _read_features(labels)
-    return tuple(
-        cpu_feature for cpu_feature in accelerator.spec.cpu_features or () if cpu_feature in lacking
-    )
+    return tuple(feature for feature in accelerator.spec.cpu_features or () if feature in lacking)

@@ -139,7 +139,6 @@ def _processing(spec: InferenceModelSpec) -> task.Processing | None:
 
 
 def _claims(name: str, folder: str, uris: Iterable[str]) -> list[Input]:
-    """Return the claims of these addresses, each mounted once."""
     claims = dict.fromkeys(claim for uri in uris if (claim := _claim(uri)))
     return [
         Input(f"{name}-{number}", f"{folder}/{claim}", claim=claim)

@@ -1,7 +1,4 @@
-"""Resolve a spec to classes, backend, image and recipe, or to an obstacle.
-
-Every obstacle names the field, the reason and what to write instead.
-"""
+"""Resolve a spec to classes, backend, image and recipe, or to an obstacle: its field, the reason and a remedy."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass

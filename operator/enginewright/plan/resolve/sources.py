@@ -83,7 +83,6 @@ def refresh_source(
 def _list_records(
     status: InferenceModelStatus, revisions: Collection[RevisionView]
 ) -> Iterator[FetchedSource | KeptSource]:
-    """Yield the recorded content of addresses, the latest first."""
     if source := status.source:
         yield source
         yield from source.earlier
@@ -171,7 +170,6 @@ def _places(pins: Iterable[Pin]) -> tuple[tuple[str, str, str], ...]:
 
 
 def _addresses(spec: InferenceModelSpec) -> dict[str, tuple[str, str]]:
-    """Return address and digest in the spec of everything whose content may change, by name."""
     addresses = {MODEL: (spec.source.uri, (spec.source.sha256 or "").lower())}
     if spec.parity.samples:
         addresses["samples"] = (spec.parity.samples.uri, "")

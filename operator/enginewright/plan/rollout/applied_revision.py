@@ -105,11 +105,7 @@ def keep_revision(
     if spec.rollout.strategy == "Recreate":  # which would stop ready pods of other revisions
         ready = ready_revisions(facts.pods)
         names.sort(key=lambda name: name not in ready)
-    failed = {
-        rejected_backend.revision
-        for rejected_backend in status.rejected_backends
-        if rejected_backend.inputs_hash
-    }
+    failed = {backend.revision for backend in status.rejected_backends if backend.inputs_hash}
     rejected = brought.revision.name if brought and brought.rejection else ""
     failed.add(rejected)
     if rejected:  # also if no Deployment has them, as after a restoration from a backup

@@ -173,7 +173,6 @@ def _lasting(
     stable: str,
     since: datetime | None,
 ) -> RolloutFailure | None:
-    """Return a failure that would repeat."""
     failed = [(pod, failure) for pod, failure in failed if not _is_not_of_revision(failure)]
     crashed = [pod for pod, failure in failed if pods.failure(pod)]
     if pods.is_repeated(crashed) and not _crashes_too(facts.pods, stable, since):

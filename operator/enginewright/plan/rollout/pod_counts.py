@@ -144,18 +144,18 @@ def live_counts(
     deployments: Mapping[str, DeploymentView],
 ) -> dict[str, int]:
     """Return the live counts of the autoscaled classes among those of `specified`, which start with these."""
-    serving = model.status.serving
-    before = (
-        {device_class.class_name: device_class.replicas for device_class in serving.classes}
-        if serving
-        else {}
-    )
+    before = _list_replicas(model)
     live = {name: deployment.desired for name, deployment in deployments.items()}
     return {
         name: live.get(name) or before.get(name) or _start(model.spec, count)
         for name, count in specified.items()
         if _is_autoscaled(model, autoscalers, name, deployments.get(name))
     }
+
+
+def _list_replicas(model: InferenceModel) -> dict[str, int]:
+    serving = model.status.serving
+    return {used.class_name: used.replicas for used in serving.classes} if serving else {}
 
 
 def count_to_apply(
@@ -225,7 +225,6 @@ def _list_autoscaled(
     deployments: Mapping[str, DeploymentView],
     counts: Mapping[str, int],
 ) -> list[str]:
-    """Return the classes with a Deployment that is to have an autoscaler."""
     if model.spec.serving.autoscaling is None:
         return []
     return [
@@ -300,7 +299,7 @@ def count_desired(
     deployments: Mapping[str, DeploymentView],
 ) -> dict[str, int]:
     """Return how many pods each class of the applied revision should have now."""
-    spec, serving = model.spec, model.status.serving
+    spec = model.spec
     names = [device_class.name for device_class in applied.snapshot.classes]
     named = [accelerator.class_name for accelerator in spec.accelerators] or names
     if not asks_for_pods(spec, names):  # not on classes to be removed either
@@ -319,11 +318,7 @@ def count_desired(
     until_then = covering(count_on(there), available)
     counts = {name: max(count, until_then[name]) for name, count in counts.items()}
     current = {name: deployment.desired for name, deployment in deployments.items()}
-    before = (
-        {device_class.class_name: device_class.replicas for device_class in serving.classes}
-        if serving
-        else {}
-    )
+    before = _list_replicas(model)
     counts = {
         name: counts[name]
         if name in counts

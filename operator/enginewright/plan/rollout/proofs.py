@@ -204,7 +204,6 @@ def _cause(verdicts: Sequence[Verdict]) -> Finding | None:
 
 
 def _find_broken(verdicts: Sequence[Verdict], promise: Promise) -> Statement | None:
-    """Return why a model is not ready although it has all its pods, if so."""
     anywhere = {Check.SERVER, Check.GOLDEN} if promise.policy == "Allow" else None
     failed = _most_specific(
         check

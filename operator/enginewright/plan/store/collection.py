@@ -240,15 +240,10 @@ def collection(
     max_size: str | None,
     cluster: str | None = None,
 ) -> dict[str, object] | Blocked:
-    """Return the Job that collects.
+    """Return the Job that collects; it keeps what was `needed` at `as_of`, before the objects were listed.
 
-    Args:
-        facts: of the plan that starts it.
-        name: of the Job.
-        needed: what it keeps.
-        as_of: before the objects were listed that this was read from.
-        max_size: annotation of the namespace, in place of the setting.
-        cluster: that the objects are of, if others may use the store.
+    `max_size` is the namespace's annotation, in place of the setting; `cluster` that of the objects, if others may
+    use the store.
     """
     config, gc, namespace = facts.config, facts.config.store.gc, facts.namespace
     if needed.unreadable:
@@ -300,7 +295,6 @@ def collection(
 
 
 def _due(facts: CollectionFacts, finished: Sequence[CollectionView]) -> datetime:
-    """Return when the next Job is due."""
     interval = facts.config.store.gc.interval
     if not finished:
         return first_due(facts.namespace, interval, facts.since)
@@ -319,7 +313,6 @@ def _is_empty(last: CollectionOutcome | None, now: datetime) -> bool:
 def _record_end(
     facts: CollectionFacts, job: CollectionView, earlier: Mapping[str, CollectionOutcome]
 ) -> EndedCollection:
-    """Return how a Job has ended; `earlier` are the outcomes that are recorded."""
     own = of_job(facts.pods, job.name)
     limit = job.task.max_bytes if job.task else None
     reported = [report.collected for pod in own for report in pods.reports(pod) if report.collected]
@@ -343,7 +336,6 @@ def _record_end(
 def _empty_since(
     collected: Collected, job: CollectionView, earlier: Iterable[CollectionOutcome]
 ) -> datetime | None:
-    """Return since when there is no artefact, if there is none."""
     if collected.artifacts > (0 if collected.dry_run else collected.removed_artifacts):
         return None
     return min(

@@ -7,7 +7,7 @@ from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from enginewright_cli.preflight import formatting
+from enginewright_cli import formatting
 from enginewright_cli.preflight.html.charts import Tile, axis, error_share, treemap
 from enginewright_cli.preflight.placement import operator_of
 from enginewright_cli.preflight.result import PlacedNode, PlacedOperator, Placement, Result, worst

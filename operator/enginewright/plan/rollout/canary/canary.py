@@ -194,15 +194,10 @@ def bring_up(
 ) -> BringUp:
     """Return what becomes of `revision`, the revision that the spec requests.
 
-    Args:
-        facts: the model and its cluster.
-        revision: the requested revision.
-        stable: the last one that was rolled out with all its pods, or the one to which a user rolls
-            that one back, if there is one.
-        deployments: that serve, one of each class.
-        rolled_out: whether all serving pods are of `revision`.
-        left_to_others: reasons for which another backend is tried instead of a rollback.
-        restores: whether `revision` was rolled out with all its pods, and `stable` is restored.
+    `stable` is the last one that was rolled out with all its pods, or the one to which a user rolls that one back;
+    `deployments` serve, one of each class, and are `rolled_out` if all their pods are of `revision`. For reasons
+    in `left_to_others` another backend is tried instead of a rollback. It `restores` the stable one if `revision`
+    was rolled out with all its pods.
     """
     if rolled_out or (stable is not None and stable.name == revision.name):
         ended = tuple(shadow.orders(facts, stable, ""))
@@ -233,7 +228,6 @@ def bring_up(
 
 
 def _proceed(facts: Facts, candidate: _CandidateRevision) -> BringUp:
-    """Return what becomes of a revision that nothing rejects."""
     revision, stable, analysis = candidate.revision, candidate.stable, candidate.analysis
     spec = facts.model.spec
     planned = _plan_pods(facts, candidate, candidate.before.step if candidate.before else 0)
@@ -292,7 +286,6 @@ def _plan_pods(facts: Facts, candidate: _CandidateRevision, step: int) -> dict[s
 def _first_wait(
     spec: InferenceModelSpec, candidate: _CandidateRevision, serving: ServingPods
 ) -> Wait | None:
-    """Return what keeps the revision in its stage, if anything does."""
     no_pods = None if serving is ServingPods.PRESENT else WITHOUT_PODS
     held = why_held(spec, candidate.revision, candidate.stable)
     if candidate.stage is not None and candidate.stage.phase in COMPARED:
@@ -301,7 +294,6 @@ def _first_wait(
 
 
 def _canaries(facts: Facts, candidate: _CandidateRevision, stage: Stage) -> Mapping[str, int]:
-    """Return the pods of the canary by class."""
     if stage.phase in COMPARED:
         return _plan_pods(facts, candidate, stage.step)
     if stage.phase is TargetPhase.PROMOTING:
@@ -312,7 +304,6 @@ def _canaries(facts: Facts, candidate: _CandidateRevision, stage: Stage) -> Mapp
 def _target(
     facts: Facts, candidate: _CandidateRevision, stage: Stage, wait: Wait | None
 ) -> TargetRevision:
-    """Return the revision as `status.target` has it from now on."""
     before, revision, stable = candidate.before, candidate.revision, candidate.stable
     is_new = before is None or (before.phase, before.step) != (stage.phase, stage.step)
     messages = (

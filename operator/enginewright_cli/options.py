@@ -1,4 +1,4 @@
-"""Arguments and options that all commands on one model have."""
+"""Arguments and options that several commands have."""
 
 from typing import Annotated, TypeAlias
 
@@ -11,4 +11,7 @@ Namespace: TypeAlias = Annotated[
 ]
 Context: TypeAlias = Annotated[
     str | None, typer.Option(help="Context of the kubeconfig. Default: the current one.")
+]
+Json: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print JSON, as docs/reference/commands.md describes.")
 ]

@@ -1,0 +1,44 @@
+"""How the commands end when they cannot be carried out: one message and one exit code."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import typer
+
+from enginewright_cli import installing, output
+from enginewright_cli.formatting import visible
+
+REFUSED: Final = 1
+NOT_CARRIED_OUT: Final = 2
+INTERRUPTED: Final = 130
+
+
+class CommandError(Exception):
+    """A command cannot be carried out; the message states the cause and the remedy."""
+
+    code: int = NOT_CARRIED_OUT
+
+
+class Refused(CommandError):  # noqa: N818 - names what happened
+    """A decision that the model's state does not allow; the message states the cause and what to do."""
+
+    code = REFUSED
+
+
+@contextmanager
+def report_errors(command: str, extras: str = "cli") -> Iterator[None]:
+    """Exit with a message and a code where a command, which needs `extras`, cannot be carried out."""
+    try:
+        yield
+    except ImportError as error:
+        message = f"it needs {error.name}, which is not installed; {installing.remedy(extras)}"
+        code = NOT_CARRIED_OUT
+    except CommandError as error:
+        message, code = str(error), error.code
+    except KeyboardInterrupt:
+        message, code = "interrupted", INTERRUPTED
+    else:
+        return
+    output.print_error(command, visible(message))
+    raise typer.Exit(code)
