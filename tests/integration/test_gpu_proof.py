@@ -190,12 +190,12 @@ def test_a_full_disk_is_told_before_anything_is_written(
             return flags
 
     monkeypatch.setattr("ctypes.CDLL", lambda _: Driver)
-    monkeypatch.setattr(machine, "_find_files", lambda name: [Path("/lib") / name])
+    monkeypatch.setattr(machine, "_find_library", lambda name: [Path("/lib") / name])
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     large = pieces.Packed("a", "cuda", 1 << 60, "0")
     refusal = str(machine.refuse(pieces.Index(own, "9.0", (), (large,)), tmp_path / "work"))
     assert "MiB are needed: name another folder with --work" in refusal
-    monkeypatch.setattr(machine, "_find_files", lambda _: [])
+    monkeypatch.setattr(machine, "_find_library", lambda _: [])
     refusal = str(machine.refuse(pieces.Index(own, "9.0", (), ()), tmp_path / "work"))
     assert "CUDA's libraries are not in this Python's packages: libcublas.so.13" in refusal
 

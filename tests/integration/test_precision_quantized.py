@@ -24,6 +24,7 @@ from enginewright_runtime.prepare.quantize.forms import (
 )
 from enginewright_runtime.prepare.quantize.static import StaticQuantization
 from enginewright_runtime.prepare.quantize.subject import PrecisionPass, SourceModel
+from enginewright_runtime.session.optimization import LEVELS
 from onnx import ModelProto
 
 from tests.support.broken_models import extend, parse_text, value
@@ -142,7 +143,7 @@ def test_every_form_keeps_the_outputs(
         )
         assert len(result.nodes) == len(source.graph.initializer) // 2
         assert not result.kept
-        actual = run(path, feeds, form.proof_level)[0]
+        actual = run(path, feeds, LEVELS[form.proof_level])[0]
         assert least < cosine(expected, actual) < 1, form
         assert graphs.outputs_of(graphs.parse(path)) == graphs.outputs_of(source)
 
