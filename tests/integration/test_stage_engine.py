@@ -323,7 +323,7 @@ import sys
 from pathlib import Path
 from enginewright_runtime.engine import comparison, verify
 work = Path(sys.argv[1])
-print(comparison.read_comparison("openvino", work, verify.read_manifest(work)).to_json())
+print(comparison.measure_backend("openvino", work, verify.read_manifest(work)).to_json())
 """
 
 
