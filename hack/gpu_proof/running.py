@@ -25,8 +25,8 @@ _BESIDE: Final = 8  # steps that run side by side
 _TREE: Final = ("operator", "runtime_image", "hack/gpu_proof", "hack/samples")
 _LIST: Final = """
 import json
-from hack.gpu_proof.groups import ordered
-print(json.dumps([[s.name, s.group, s.seconds, s.alone, s.about] for s in ordered()]))
+from hack.gpu_proof.groups import order_steps
+print(json.dumps([[s.name, s.group, s.seconds, s.alone, s.about] for s in order_steps()]))
 """
 
 
