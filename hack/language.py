@@ -53,17 +53,6 @@ PHRASES: Final = {  # pattern in lower case -> remedy
     r"\b(?:admit|appl\w+|held|refer|verified|verify)\b[\w ]* no more\b": "write no longer",
     r"\bby half\b|\bis believed\b|\bhow \w+ (?:\w+ )?fares?\b": "say what happens",
 }
-JUDGED: Final = frozenset(
-    {
-        ast.Name,
-        ast.arg,
-        ast.ExceptHandler,
-        ast.MatchAs,
-        ast.FunctionDef,
-        ast.AsyncFunctionDef,
-        ast.Expr,
-    }
-)
 # texts of `changes` in manifests: stores hold them with this spelling, and the same change has the same text in all versions
 RECORDED: Final = re.compile(
     r"'batch normalisation'|\bquantisers look\b|\bcannot be quantised\b"
@@ -97,8 +86,7 @@ def judge(text: str, path: str) -> Iterator[Finding]:
         if "None: " in line and _COMMENT.search(line):
             yield _sentinel(f"{path}:{number}")
     for node in ast.walk(ast.parse(text)):
-        if type(node) in JUDGED:
-            yield from _judge_node(node, path)
+        yield from _judge_node(node, path)
 
 
 def _judge_node(node: ast.AST, path: str) -> Iterator[Finding]:

@@ -41,7 +41,7 @@ def operator_metrics() -> str:
     FleetCollector(fleet, registry, leads=lambda: True)
     StoreCollector(ObjectCache(), CollectionMetrics(registry), registry, leads=lambda: True)
     poll_counter(registry)
-    return _metrics(_expose(registry._collector_to_names))  # noqa: SLF001 - label names are not public
+    return _read(registry)
 
 
 def _nothing(_: object) -> None:
@@ -52,7 +52,7 @@ def node_cache_metrics() -> str:
     """Return the metrics of the cache of a node."""
     registry = CollectorRegistry()
     CacheMetrics(registry).show(*(lambda: 0.0,) * 3)
-    return _metrics(_expose(registry._collector_to_names))  # noqa: SLF001 - likewise
+    return _read(registry)
 
 
 def server_metrics() -> str:
@@ -64,6 +64,10 @@ def server_metrics() -> str:
 def sidecar_metrics() -> str:
     """Return the sidecar's metrics."""
     return _metrics((family.name, family.kind, family.labels, family.help) for family in FAMILIES)
+
+
+def _read(registry: CollectorRegistry) -> str:
+    return _metrics(_expose(registry._collector_to_names))  # noqa: SLF001 - label names are not public
 
 
 def _expose(collectors: Iterable[Any]) -> Iterator[tuple[str, str, Sequence[str], str]]:

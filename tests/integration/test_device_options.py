@@ -160,6 +160,6 @@ def test_the_driver_tells_the_memory_of_the_device(
     """Where there is no device, the library is a stand-in with cuda.h's signatures."""
     compile_c(tmp_path / libcuda.LIBRARY, DRIVER.replace("MEMORY", memory))
     child = (sys.executable, "-I", "-S", str(Path(libcuda.__file__)))
-    told = driver.ask("13", ("env", f"LD_LIBRARY_PATH={tmp_path}", *child))
-    answer: Any = (told.driver.reason, told.compute_capability, told.memory)
+    report = driver.ask("13", ("env", f"LD_LIBRARY_PATH={tmp_path}", *child))
+    answer: Any = (report.driver.reason, report.compute_capability, report.memory)
     assert answer == (None, "9.0", reported)

@@ -1,4 +1,4 @@
-"""Removed fields: what earlier releases requested serves on, and its user is told what replaces it."""
+"""Removed fields: what earlier releases requested serves on, and an Event names what replaces it."""
 
 import copy
 import json
@@ -206,8 +206,8 @@ def test_a_rejected_spec_remains_rejected_and_keeps_its_image(world: World, reas
     serves, name = world.status["revision"], reject_latest(world, reason)
     world.settle()
     assert world.conditions()["RolledBack"] == ("True", reason)
-    (told,) = find_removed(world)
-    assert told.startswith(f"revision {name} has 4")
+    (message,) = find_removed(world)
+    assert message.startswith(f"revision {name} has 4")
     world.new_runtime_image(NEWER, like=world.images[CPU_IMAGE]).all_available()
     images = world.status["images"]
     assert (images["state"], images["reason"]) == ("Waiting", "ProcessesRemoved")
@@ -283,8 +283,8 @@ def test_a_canary_of_such_a_spec_is_told_of(world: World) -> None:
     target["specHash"] = hash_with(world, 4)
     world.status |= {"revision": name, "target": target}
     world.settle()
-    (told,) = find_removed(world)
-    assert told.startswith(f"revision {name} has 4")
+    (message,) = find_removed(world)
+    assert message.startswith(f"revision {name} has 4")
     assert world.status["target"]["revision"] == name
 
 

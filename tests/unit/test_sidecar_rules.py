@@ -492,7 +492,7 @@ def test_an_annotation_holds_until_its_time_and_never_for_long(annotation: str, 
 
 
 @pytest.mark.parametrize(
-    ("promise", "told", "active"),
+    ("promise", "replaced", "active"),
     [
         ({}, execution(session=3), False),
         ({"policy": "Budget", "max_node_share": 0.3}, execution(session=2, placement=MIXED), False),
@@ -501,11 +501,11 @@ def test_an_annotation_holds_until_its_time_and_never_for_long(annotation: str, 
     ids=["same placement", "within the budget", "allowed"],
 )
 def test_replaced_session_that_keeps_the_promise_is_no_failure(
-    promise: dict[str, Any], told: Execution, active: bool
+    promise: dict[str, Any], replaced: Execution, active: bool
 ) -> None:
     pod = Pod(**promise)
     pod.turn()
-    pod.turn(told)
+    pod.turn(replaced)
     assert pod.state(Check.PLACEMENT).state == "ok"
     fallback = pod.pod_state.verdict().fallback
     assert fallback is not None

@@ -92,7 +92,7 @@ class AccessLog(ApiModel):
     """Failed requests that get a line in any case, ten a second at most: those with a 5xx (ServerErrors), also those with a 4xx (All), or None."""
 
     def options(self) -> AccessLogTask:
-        """Return what the server is told."""
+        """Return what the server's task contains."""
         return AccessLogTask(share=share(self.sample) or 0.0, failed=self.failed)
 
 
@@ -113,7 +113,7 @@ class Tracing(ApiModel):
     """Share of the inference requests that are traced, such as "1%", of those without a traceparent; with one, its sampled flag decides."""
 
     def options(self) -> TracingTask:
-        """Return what the server is told."""
+        """Return what the server's task contains."""
         return TracingTask(endpoint=self.endpoint, share=share(self.sample) or 0.0)
 
 
@@ -181,7 +181,7 @@ class Serving(ApiModel):
     """Settings of the sidecar in every pod."""
 
     def options(self) -> ServingOptions:
-        """Return what the server is told; the other fields decide what objects its pods are made of."""
+        """Return what the server's task contains; the other fields decide the objects of its pods."""
         return ServingOptions(
             max_queue=self.max_queue,
             batch_size=self.batching.max_size,

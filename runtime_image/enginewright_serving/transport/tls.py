@@ -1,6 +1,6 @@
 """TLS of one port: the event loop shakes hands once the client has sent its first byte.
 
-Until then a connection takes only a file, and a client that does not speak TLS can be told so.
+Until then a connection takes only a file, and a client that does not speak TLS can get an answer that says so.
 """
 
 import asyncio
