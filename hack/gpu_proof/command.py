@@ -64,9 +64,9 @@ def _parser(usage: str) -> argparse.ArgumentParser:
     collect.add_argument("--results", type=Path, required=True)
     collect.set_defaults(act=_collect)
     report = verbs.add_parser(
-        "report", help="write the results of a run into docs/reference/gpu-results.md"
+        "report", help="write the results of runs, oldest first, into docs/reference/gpu-results.md"
     )
-    report.add_argument("results", type=Path)
+    report.add_argument("results", type=Path, nargs="+")
     report.set_defaults(act=_report)
     return parser
 

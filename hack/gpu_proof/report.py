@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,31 +13,70 @@ PAGE: Final = ROOT / "docs/reference/gpu-results.md"
 _BEGIN: Final = "<!-- hack/gpu-proof: results -->"
 _END: Final = "<!-- /hack/gpu-proof -->"
 _FOLDERS: Final = re.compile(r"(?<![\w.:])(?:/[\w.+-]+){2,}/")  # of the machine
+_NOT_RUN: Final = "not run"
 _LONGEST: Final = 260  # characters of a message in a table
 
 Figures = Mapping[str, Any]
 
 
-def write(results: Path, page: Path = PAGE) -> None:
-    """Put the results of a run into the page.
+def write(results: Sequence[Path], page: Path = PAGE) -> None:
+    """Put the results of runs into the page, the oldest first: of each step the last result counts.
 
     Raises:
-        PieceError: the results or the page cannot be read.
+        PieceError: the results or the page cannot be read, or runs differ in device, driver or versions.
     """
-    try:
-        document = json.loads(results.read_text())
-        text = page.read_text()
-        before, _, rest = text.partition(_BEGIN)
-        _, _, after = rest.partition(_END)
-    except (OSError, ValueError) as error:
-        raise PieceError(f"{results}: {error}; name the results.json of a run") from error
+    runs = [_read_run(path) for path in results]
+    for run, path in zip(runs[1:], results[1:], strict=True):
+        if _identify(run) != _identify(runs[0]):
+            raise PieceError(
+                f"{path} is of {_identify(run)}, not of {_identify(runs[0])}: report it alone"
+            )
+    text = _read(page)
+    before, _, rest = text.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
     if not rest:
         raise PieceError(f"{page} has no line {_BEGIN}: restore the page")
-    page.write_text(f"{before}{_BEGIN}\n\n{render(document)}\n{_END}{after}")
+    page.write_text(f"{before}{_BEGIN}\n\n{render(runs)}\n{_END}{after}")
 
 
-def render(document: Mapping[str, Any]) -> str:
+def _read_run(path: Path) -> Figures:
+    try:
+        run: Figures = json.loads(_read(path))
+    except ValueError as error:
+        raise PieceError(f"{path}: {error}; name the results.json of a run") from error
+    return run
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, ValueError) as error:
+        raise PieceError(f"{path}: {error}; name the results.json of a run") from error
+
+
+def _identify(run: Figures) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+    return f"{run['machine']['devices'][0]}, Python {run['machine']['python']}; {versions}"
+
+
+def _merge(runs: Sequence[Figures]) -> dict[str, dict[str, Any]]:
+    """Return the last result of each step, with the date of its run where that is not the last run's."""
+    last = runs[-1]
+    return {name: _find_result(runs, name, last["date"]) for name in last["steps"]}
+
+
+def _find_result(runs: Sequence[Figures], name: str, today: str) -> dict[str, Any]:
+    steps = ((run, run["steps"].get(name)) for run in reversed(runs))
+    run, step = next(
+        ((run, step) for run, step in steps if step and step["status"] != _NOT_RUN),
+        (runs[-1], runs[-1]["steps"][name]),
+    )
+    return {**step, **({} if run["date"] == today else {"date": run["date"]})}
+
+
+def render(runs: Sequence[Figures]) -> str:
     """Return the results as Markdown."""
+    document, results = runs[-1], _merge(runs)
     device, driver, memory, capability = (
         part.strip() for part in document["machine"]["devices"][0].split(",")
     )
@@ -47,13 +86,13 @@ def render(document: Mapping[str, Any]) -> str:
         f" {driver}, Python {document['machine']['python']}; {versions}."
     )
     lines = [machine, ""]
-    for group in dict.fromkeys(item["group"] for item in document["steps"].values()):
-        steps = {n: s for n, s in document["steps"].items() if s["group"] == group}
+    for group in dict.fromkeys(item["group"] for item in results.values()):
+        steps = {n: s for n, s in results.items() if s["group"] == group}
         lines += [f"### {group.upper() if group == 'cuda' else 'TensorRT'}", ""]
         lines += _models({n: s for n, s in steps.items() if _is_model(n)})
         lines += ["| step | shows | result | figures |", "|---|---|---|---|"]
         lines += [
-            f"| {name} | {_cell(step['about'])} | {step['status']} | {_cell(_describe(name, step))} |"
+            f"| {name} | {_cell(step['about'])} | {_status(step)} | {_cell(_describe(name, step))} |"
             for name, step in steps.items()
             if not _is_model(name)
         ]
@@ -77,7 +116,7 @@ def _models(steps: Mapping[str, Figures]) -> list[str]:
         seen = figures.get("served", figures)
         if step["status"] != "passed":
             lines.append(
-                f"| {name} | {step['status']}: {_cell(step.get('message', ''))} | | | | | |"
+                f"| {name} | {_status(step)}: {_cell(step.get('message', ''))} | | | | | |"
             )
             continue
         fallback = seen.get("fallback") or {}
@@ -85,11 +124,15 @@ def _models(steps: Mapping[str, Figures]) -> list[str]:
         usual = seen.get("usual") or {}
         error = seen.get("parity_max_abs_error")
         lines.append(
-            f"| {name} | passed | {total - elsewhere} / {elsewhere} | {seen.get('ready_seconds')} s |"
+            f"| {name} | {_status(step)} | {total - elsewhere} / {elsewhere} | {seen.get('ready_seconds')} s |"
             f" {_milliseconds(usual.get('p50'))} | {'' if error is None else f'{error:.1e}'} |"
             f" {figures.get('load', {}).get('requests_per_second', '')} |"
         )
     return [*lines, ""]
+
+
+def _status(step: Figures) -> str:
+    return f"{step['status']} on {step['date']}" if "date" in step else str(step["status"])
 
 
 def _milliseconds(seconds: float | None) -> str:

@@ -19,6 +19,9 @@ from hack.gpu_proof.traffic import encode, load
 from hack.samples import models
 
 GROUP: Final = "tensorrt"
+_BUILD_SECONDS: Final = (
+    400.0  # a text detector of variable size takes over 280 beside seven other builds
+)
 _AHEAD_OF_TIME: Final = "8.9"  # of a rehearsal, which TensorRT-RTX builds for without a device
 _IMAGES: Final = [
     {"input": "x", "min": [1, 3, 32, 32], "opt": [8, 3, 32, 32], "max": [32, 3, 32, 32]}
@@ -43,8 +46,8 @@ parsed = parser.parse_from_file(sys.argv[1])
 config = builder.create_builder_config()
 if len(sys.argv) > 3: config.builder_optimization_level = int(sys.argv[3])
 profile = builder.create_optimization_profile()
-for each in json.loads(sys.argv[2]):
-    profile.set_shape(each["input"], each["min"], each["opt"], each["max"])
+for sizes in json.loads(sys.argv[2]):
+    profile.set_shape(sizes["input"], sizes["min"], sizes["opt"], sizes["max"])
 if json.loads(sys.argv[2]): config.add_optimization_profile(profile)
 start = time.monotonic()
 plan = builder.build_serialized_network(network, config)
@@ -118,7 +121,7 @@ def _build_and_serve(
     key = context.prepare(pod, model, backend=context.engine_backend, **fields)
     extra = {} if level is None else {"optimization_level": level}
     recipe = engine_recipe(context, **extra)
-    ended = pod.build(key, recipe, 280)
+    ended = pod.build(key, recipe, _BUILD_SECONDS)
     expect(ended.code == 0, f"engine Job: {ended.reason}: {ended.message}")
     engine = ended.report.get("engine", {})
     figures: Figures = {"job_seconds": round(ended.seconds, 1), "engine": engine}
@@ -161,21 +164,21 @@ register_each(
         "engine-" + "-".join(filter(None, (name, (precision or "").lower()))): partial(
             _build_and_serve, name=name, precision=precision
         )
-        for name, precision in (
+        for name, precision in (  # the longest builds first
+            ("detector", None),
+            ("recognizer", None),
+            ("recognizer", "FP16"),
             ("image-net", None),
             ("magika", None),
             ("magika", "FP16"),
             ("image-net", "INT8"),
             ("image-net", "BF16"),
-            ("detector", None),
-            ("recognizer", None),
-            ("recognizer", "FP16"),
             ("text", None),
             ("encoder", "FP16"),
         )
     },
     "an engine Job's stages, then the engine served by ONNX Runtime's provider",
-    seconds=300,
+    seconds=_BUILD_SECONDS + 20,
 )
 
 
@@ -246,6 +249,9 @@ def workspace(context: Context) -> Figures:
     key = context.prepare(pod, model, backend=context.engine_backend, shapes=large)
     with driver_calls.hold(1300 << 20) as free:
         ended = pod.build(key, engine_recipe(context, workspace_bytes=8 << 30), 180)
+    expect(
+        ended.code == 0 or ended.reason == "BuildOutOfMemory", f"{ended.reason}: {ended.message}"
+    )
     engine = ended.report.get("engine", {})
     return {
         "free_before": free,

@@ -254,7 +254,7 @@ def test_results_become_the_page(tmp_path: Path) -> None:
     page.write_text(
         "# On a GPU\n\n<!-- hack/gpu-proof: results -->\nold\n<!-- /hack/gpu-proof -->\nend\n"
     )
-    report.write(results, page)
+    report.write([results], page)
     text = page.read_text()
     assert text.startswith("# On a GPU\n")
     assert text.endswith("<!-- /hack/gpu-proof -->\nend\n")
@@ -263,4 +263,35 @@ def test_results_become_the_page(tmp_path: Path) -> None:
     assert "| hidden / libraries | failed | ready without CUDA's libraries |" in text
     page.write_text("# Another page\n")
     with pytest.raises(pieces.PieceError, match="has no line"):
-        report.write(results, page)
+        report.write([results], page)
+
+
+def test_a_step_that_was_not_run_keeps_its_result_of_an_earlier_run(tmp_path: Path) -> None:
+    page, paths = tmp_path / "gpu.md", []
+    machine_ = {"devices": ["NVIDIA X, 580.1, 81559 MiB, 9.0"], "python": "3.12.3"}
+    batching = {"batch_size_1": {"requests_per_second": 9, "p50_ms": 1, "p99_ms": 2}}
+    runs = [
+        ("2026-01-02", {"batching": ("passed", batching), "workspace": ("failed", {})}),
+        ("2026-01-03", {"batching": ("not run", {}), "workspace": ("failed", {})}),
+    ]
+    for date, steps in runs:
+        paths.append(tmp_path / f"{date}.json")
+        document = {
+            "date": date,
+            "machine": machine_,
+            "versions": {"onnx": "1.2"},
+            "steps": {
+                name: {"group": "cuda", "about": name, "status": status, "figures": figures}
+                for name, (status, figures) in steps.items()
+            },
+        }
+        paths[-1].write_text(json.dumps(document))
+    page.write_text("<!-- hack/gpu-proof: results -->\n<!-- /hack/gpu-proof -->\n")
+    report.write(paths, page)
+    text = page.read_text()
+    assert "2026-01-03: **NVIDIA X**" in text
+    assert "| batching | batching | passed on 2026-01-02 | batch_size_1: 9 requests/s" in text
+    assert "| workspace | workspace | failed |" in text
+    paths[0].write_text(paths[0].read_text().replace("580.1", "590.2"))
+    with pytest.raises(pieces.PieceError, match=r"580\.1.* not of .*590\.2.*: report it alone"):
+        report.write(paths, page)

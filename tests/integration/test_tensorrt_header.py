@@ -43,7 +43,8 @@ def patch(path: Path, offset: int, value: bytes) -> None:
 
 
 def test_the_header_describes_the_engine(built: tuple[bytes, EngineInfo], engine: Path) -> None:
-    assert read_header(engine) == EngineHeader(VERSION, len(built[0]), ("8.6",))
+    header = EngineHeader("tensorrt-rtx", VERSION, len(built[0]), ("8.6",))
+    assert read_header(engine) == header
     check_engine(engine, built[1], "8.6", VERSION)
     check_engine(engine, built[1], None, None)
 

@@ -1,5 +1,7 @@
 """Every message of the libraries that is known, in their own words, as a reason and a sentence."""
 
+from dataclasses import replace
+
 import pytest
 from enginewright_contract.reasons import Reason
 from enginewright_runtime.tensorrt import workspace
@@ -145,6 +147,37 @@ def test_missing_device_is_not_the_cause() -> None:
     text = BUILD_ERRORS[5][0]
     answer = BuildResult(built=False, parsed=True, errors=(NO_DEVICE, text, NO_DEVICE))
     assert failure(answer, ABOUT).reason is Reason.SHAPE_PROFILE_INVALID
+
+
+@pytest.mark.parametrize(
+    ("free", "reason", "reported"),
+    [
+        (
+            600 << 20,
+            Reason.BUILD_OUT_OF_MEMORY,
+            "in the 600.0 MiB that are free on the device: Cuda Runtime: invalid resource handle; free",
+        ),
+        (80 << 30, Reason.BUILD_FAILED, "cannot build it for compute capability 8.9: Cuda Runtime"),
+        (None, Reason.BUILD_FAILED, "cannot build it for compute capability 8.9: Cuda Runtime"),
+    ],
+)
+def test_a_device_whose_memory_ends_while_kernels_load(
+    free: int | None, reason: Reason, reported: str
+) -> None:
+    """As TensorRT 10.6 reports it on an H200 with 0.6 GiB left: it names neither memory nor a size."""
+    errors = (
+        BUILDER + "1: Cask (no further information)",
+        "[checkMacros.cpp::catchCudaError::212] Error Code 1: Cuda Runtime (invalid resource handle)",
+    )
+    answer = BuildResult(built=False, parsed=True, errors=errors)
+    refused = failure(answer, replace(ABOUT, free_bytes=free))
+    assert (refused.reason, reported in refused.message) == (reason, True), refused.message
+
+
+def test_a_message_that_says_why_is_the_reason_in_little_memory_too() -> None:
+    text, reason, _ = BUILD_ERRORS[5]
+    answer = BuildResult(built=False, parsed=True, errors=(text,))
+    assert failure(answer, replace(ABOUT, free_bytes=1)).reason is reason
 
 
 def parser(code: str, operator: str, wording: str, name: str = "node") -> ParserError:

@@ -77,7 +77,7 @@ def _artifact(folder: Path, path: Path, progress: Progress) -> EngineInspection:
     header = next(
         (inspected_file for inspected_file in files if inspected_file.path == engine.file), None
     )
-    if header and header.version and header.version != engine.recipe.backend_version:
+    if header and header.version and not _is_version(header.version, engine.recipe.backend_version):
         problems.append(
             f"{engine.file} was built by version {header.version}, but the manifest says"
             f" {engine.recipe.backend_version}"
@@ -187,14 +187,14 @@ def _engine(path: Path) -> EngineInspection:
     header = _header(path)
     if header is None:
         raise CommandError(
-            f"{path} does not have the header of a TensorRT-RTX engine; other engines are identified"
-            " by their manifest: give the artefact's folder"
+            f"{path} does not have the header of an engine of TensorRT or TensorRT-RTX: give the"
+            " artefact's folder, whose manifest describes the engine"
         )
     file = _engine_file(path.name, path.stat().st_size, header)
     return EngineInspection(
         source=str(path),
         kind="engine",
-        backend="tensorrt-rtx",
+        backend=header.backend,
         backend_version=header.version,
         compute_capabilities=header.compute_capabilities,
         size_bytes=file.size_bytes,
@@ -218,6 +218,12 @@ def _cut_off(file: InspectedFile, header: Any) -> tuple[str, ...]:  # noqa: ANN4
     if file.state != "cut off":
         return ()
     return (f"{file.path} has {file.size_bytes} bytes, but its header says {header.size_bytes}",)
+
+
+def _is_version(one: str, other: str) -> bool:
+    from enginewright_runtime.tensorrt.header import is_version  # noqa: PLC0415 - lazily
+
+    return is_version(one, other)
 
 
 def _header(path: Path) -> Any:  # noqa: ANN401 - as above

@@ -29,6 +29,7 @@ from enginewright_runtime.core.handoff import MODEL_FOLDER
 from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.labels import format_label
 from enginewright_runtime.core.logs import format_count
+from enginewright_runtime.core.nvml_use import DeviceMeter
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.scoped import parts as graph
@@ -473,7 +474,15 @@ class _Build:
                 if any(not isinstance(size, int) for size in spec.shape)
             ),
             workspace_bytes=self._recipe.workspace_bytes,
+            free_bytes=_read_free_bytes(),
         )
+
+
+def _read_free_bytes() -> int | None:
+    """Return the free bytes of the device: a build's process has ended, and what it used is free again."""
+    meter = DeviceMeter.open()
+    use = meter.read() if meter else None
+    return use.size - use.used if use else None
 
 
 def _profiles(manifest: Manifest, model: ModelProto) -> tuple[ShapeProfile, ...]:

@@ -28,6 +28,9 @@ _NO_HOST_MEMORY: Final = (
     "Failed to allocate host memory",
     "Unexpected exception Resource temporarily unavailable",  # no memory for a thread's stack: EAGAIN
 )
+# 10.6 says no more where memory ends while its kernels load, which takes 0.8 GiB of an H200
+_UNSPECIFIC: Final = re.compile(r"Error Code \d+: (?:Cuda Runtime|Cask) ")
+_LITTLE_BYTES: Final = 2 << 30  # of device memory, in which no build can be expected to succeed
 _EXTERNAL: Final = ("Failed to open file", "ONNX external weights")
 _SYMMETRIC: Final = (
     "quantize symmetrically, with int8 weights and activations and unquantized biases, or give the"
@@ -73,6 +76,7 @@ class Circumstances:
     operations: Mapping[str, str] = field(default_factory=dict)  # name -> "name (OpType)"
     inputs: tuple[str, ...] = ()  # dynamic ones, with their opt sizes
     workspace_bytes: int | None = None  # as requested
+    free_bytes: int | None = None  # of the device's memory, before and after the build, if known
 
 
 def sentence(text: str) -> str:
@@ -179,6 +183,14 @@ def _of_build(answer: BuildResult, about: Circumstances) -> StageFailure:
             return profile
     if workspace.is_out_of_memory(errors):
         return _of_workspace(errors, about)
+    free = about.free_bytes
+    if free is not None and free < _LITTLE_BYTES and _UNSPECIFIC.search(errors[-1]):
+        return StageFailure(
+            Reason.BUILD_OUT_OF_MEMORY,
+            f"{about.title} cannot build the engine in the {format_bytes(free)} that are free on the"
+            f" device: {sentence(errors[-1])}",
+            remedy="free device memory: the Job shares its device with another process",
+        )
     return StageFailure(
         Reason.BUILD_FAILED,
         f"{about.title} parses the model but cannot build it for {about.target}:"

@@ -1,8 +1,8 @@
 """Checks an engine file by its digest and its header, before anything deserializes it.
 
-No GPU is needed. The header is not documented: it was determined by comparing the engines that
-TensorRT-RTX 1.4 to 1.7 build for every compute capability. So it only supplements the manifest, and
-an unknown header is logged.
+No GPU is needed. TensorRT's version is where NVIDIA's trtexec reads it (--getPlanVersionOnly). The rest is not
+documented: it was determined by comparing the engines that TensorRT-RTX 1.4 to 1.7 build for every compute
+capability, and TensorRT 10.6's for 9.0. So it only supplements the manifest, and an unknown header is logged.
 """
 
 import logging
@@ -18,8 +18,8 @@ from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import StageFailure
 
 _log: Final = logging.getLogger(__name__)
-_MAGIC: Final = b"vtrt"
-# magic, 12 bytes of unknown use, size of the file, version, 4 bytes, bits of compute capabilities
+_BACKENDS: Final = {b"vtrt": "tensorrt-rtx", b"ftrt": "tensorrt"}  # by magic
+# magic, 12 bytes of unknown use, size of the file, version, 4 bytes, TensorRT-RTX's bits of compute capabilities
 _LAYOUT: Final = struct.Struct("<4s12xQ4B4xI")
 _CAPABILITIES: Final = {1: "7.5", 2: "8.0", 4: "8.6", 8: "8.9", 16: "12.0", 32: "12.1"}
 
@@ -28,13 +28,14 @@ _CAPABILITIES: Final = {1: "7.5", 2: "8.0", 4: "8.6", 8: "8.9", 16: "12.0", 32: 
 class EngineHeader:
     """The contents of an engine's header."""
 
-    version: str  # of the builder: 1.7.1.116
+    backend: str
+    version: str  # of the builder: 1.7.1.116, 10.6.0.26
     size_bytes: int
     compute_capabilities: tuple[str, ...]  # that it runs on, if known
 
 
 def read_header(path: Path) -> EngineHeader | None:
-    """Return the header of a TensorRT-RTX engine, or None if its format is unknown; raises OSError."""
+    """Return the header of an engine, or None if its format is unknown; raises OSError."""
     with path.open("rb") as reader:
         return parse_header(reader.read(_LAYOUT.size))
 
@@ -44,10 +45,17 @@ def parse_header(head: bytes) -> EngineHeader | None:
     if len(head) < _LAYOUT.size:
         return None
     magic, size, *version, bits = _LAYOUT.unpack_from(head)
-    if magic != _MAGIC:
+    backend = _BACKENDS.get(magic)
+    if backend is None:
         return None
-    capabilities = tuple(name for bit, name in _CAPABILITIES.items() if bits & bit)
-    return EngineHeader(".".join(map(str, version)), size, capabilities)
+    capabilities = _CAPABILITIES if backend == "tensorrt-rtx" else {}
+    names = tuple(name for bit, name in capabilities.items() if bits & bit)
+    return EngineHeader(backend, ".".join(map(str, version)), size, names)
+
+
+def is_version(one: str, other: str) -> bool:
+    """Whether two versions agree as far as both are stated: TensorRT's bindings say 10.6.0, its engines 10.6.0.26."""
+    return all(a == b for a, b in zip(one.split("."), other.split("."), strict=False))
 
 
 def check_engine(
@@ -59,7 +67,7 @@ def check_engine(
     """
     header = _check_content(path, expected)
     built_by = header.version if header else expected.recipe.backend_version
-    if backend_version is not None and built_by != backend_version:
+    if backend_version is not None and not is_version(built_by, backend_version):
         raise StageFailure(
             Reason.ENGINE_VERSION_MISMATCH,
             f"the engine was built by {expected.recipe.backend} {built_by}, but this image has"
