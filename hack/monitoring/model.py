@@ -141,7 +141,8 @@ def _traffic() -> Row:
         ),
         graph(
             "Requests per run",
-            "Requests that the model ran at once: mean, and 90th percentile.",
+            "Requests that the model ran at once: mean, and 90th percentile; and how many pods run short requests in"
+            " their event loop.",
             Look(span=3),
             Query(
                 f"sum(rate(enginewright_batch_size_sum{{{_OF}}}[$__rate_interval]))"
@@ -153,6 +154,7 @@ def _traffic() -> Row:
                 f" (rate(enginewright_batch_size_bucket{{{_OF}}}[$__rate_interval])))",
                 "90%",
             ),
+            Query(f"sum(enginewright_event_loop_runs{{{_OF}}})", "pods with runs in the event loop"),
         ),
         graph(
             "Requests in flight",

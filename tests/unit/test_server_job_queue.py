@@ -3,8 +3,8 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -13,20 +13,27 @@ from enginewright_serving.server.inference import job_queue
 from enginewright_serving.server.inference.batching import BatchLimits
 from enginewright_serving.server.inference.job import Job
 from enginewright_serving.server.inference.job_queue import JobQueue
+from enginewright_serving.transport.call import InferenceCall
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.effort import examples
 
 
+@dataclass
+class Plan:
+    outputs: tuple[str, ...] = ()
+    timeout: float = 0.0
+    priority: int = 3
+
+
 def job(*, reserved: bool = False, rows: int = 0, latest: float = 0.0) -> Job:
-    call = SimpleNamespace(reserved=reserved, abandoned=False)
-    made = SimpleNamespace(
-        call=call, rows=rows, priority=1 if reserved else 3, queued=0.0, latest=latest, alone=True
-    )
-    made.started = made.finished = made.deadline = 0.0
-    made.joins = lambda other: made.rows and other.rows
-    return cast("Job", made)
+    call, unused = InferenceCall(), cast("Any", None)
+    call.reserved = reserved
+    plan = cast("Any", Plan())
+    made = Job(call, plan, {"x": np.ones((rows, 1) if rows else ())}, unused, 0.0)
+    made.latest = latest
+    return made
 
 
 class Thread:
@@ -168,14 +175,14 @@ def test_every_job_runs_once(
     jobs = [job(reserved=reserved, rows=0 if reserved else rows) for reserved, rows in given]
     lock, running, taken = threading.Lock(), set[int](), list[Job]()
     alone_with: list[tuple[bool, int]] = []
-    ended = job()
+    ended = [job() for _ in range(runs)]
     end = threading.Event()
 
     def work(number: int) -> None:
         chance = np.random.default_rng(seed + number)
         while True:
             result = queue.take(number)
-            if result[0] is ended:
+            if result[0] in ended:
                 queue.finish(number, result)
                 return
             with lock:
@@ -196,8 +203,8 @@ def test_every_job_runs_once(
     for item in jobs:
         queue.put(item)
     assert end.wait(20)
-    for _ in threads:
-        queue.put(ended)
+    for item in ended:
+        queue.put(item)
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive()

@@ -104,7 +104,11 @@ async def test_a_request_that_expires_just_before_its_run_is_the_clients_deadlin
         return Fault.SERVER
 
     limits = Interrupting(interrupt=expire_now)
-    worker = InferenceWorker(lambda _, feeds: [feeds["x"]], judge, 8, limits, 1, results.finish)
+    lost: list[None] = []
+    worker = InferenceWorker(
+        *(lambda _, feeds: [feeds["x"]], judge, 8, limits, 1, results.finish),
+        lambda: lost.append(None),
+    )
     worker.submit(late)
     await wait_until_returned(worker)
     assert limits.calls == [1]
@@ -118,5 +122,5 @@ async def test_a_request_that_expires_just_before_its_run_is_the_clients_deadlin
     job = Job(InferenceCall(), Plan(["y"]), {"x": np.ones((1, 2))}, responder, loop.time())
     worker.submit(job)
     await wait_until_returned(worker)
-    assert (responder.sent, health.recorded) == ([200], [True])
+    assert (responder.sent, health.recorded, lost) == ([200], [True], [])
     assert metrics.compute.count == 1

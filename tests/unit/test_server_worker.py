@@ -88,7 +88,11 @@ class Bench:
         self._begun = threading.Event()
         self.raises: BaseException | None = None
         self.judge: Callable[[], Fault] = lambda: Fault.SERVER
-        self.worker = InferenceWorker(self._run, self._judge, 64, limits, 1, self.results.finish)
+        self.lost: list[str] = []
+        self.worker = InferenceWorker(
+            *(self._run, self._judge, 64, limits, 1, self.results.finish),
+            lambda: self.lost.append(threading.current_thread().name),
+        )
         self.jobs: list[tuple[Job, Responder]] = []
 
     def __enter__(self) -> Self:
@@ -116,7 +120,7 @@ class Bench:
         self._end.set()
         async with asyncio.timeout(20):
             while self.worker.outstanding:
-                assert self.worker.alive()
+                assert not self.lost
                 await asyncio.sleep(0.001)
         return [responder.sent for _, responder in self.jobs]
 

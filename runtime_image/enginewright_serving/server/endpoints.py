@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import time
+from collections.abc import Callable
 from functools import partial
 from importlib import metadata
 from typing import Final
@@ -91,10 +92,10 @@ class Endpoints:
             Acceptor(grpc, connect_grpc, self.grpc.close_one, grpc_tls),
         ]
 
-    def serve_model(self, model: ServedModel) -> None:
-        """Become ready with `model`."""
+    def serve_model(self, model: ServedModel, on_lost_thread: Callable[[], None]) -> None:
+        """Become ready with `model`; `on_lost_thread` as in `InferenceWorker`."""
         self.grpc.serve_model(model)
-        self.app.serve_model(model)
+        self.app.serve_model(model, on_lost_thread)
 
     def begin_drain(self) -> None:
         """Stop being ready; every response from now on closes its connection."""

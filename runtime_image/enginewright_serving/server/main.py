@@ -154,13 +154,22 @@ class _Server:
     def _ready(self, model: ServedModel) -> None:
         if self._stop.is_set():
             return
-        self._endpoints.serve_model(model)
+        self._endpoints.serve_model(model, self._end_at_once)
         _log.info(
             "model %s, revision %s: ready, %s",
             self._task.model,
             self._task.revision,
             model.summary,
         )
+
+    def _end_at_once(self) -> None:
+        """End the process for a thread that has ended: its requests would wait for ever. In any thread."""
+        code: int = ExitCode.INTERNAL
+        try:
+            failure = StageFailure(Reason.RUNS_FAIL, "a thread that runs the model has ended")
+            code = end_with("serve", failure, self._paths)
+        finally:
+            os._exit(code)
 
     def _fail(self, code: int) -> None:
         self._exit_code = code

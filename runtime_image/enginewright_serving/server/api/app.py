@@ -4,6 +4,7 @@ Runs in the event loop only. Inference is `http_inference`, everything else `htt
 """
 
 import time
+from collections.abc import Callable
 
 from enginewright_contract.task import ServeTask
 from enginewright_runtime.core.request_errors import RequestError
@@ -55,13 +56,13 @@ class ServerApp(ReportingApplication):
         self._resources = HttpResources(task, version, inference, metrics, time.time())
         self._scrapes = Scrapes(self.turns, self._resources.exposition)
 
-    def serve_model(self, model: ServedModel) -> None:
-        """Become ready with `model`."""
+    def serve_model(self, model: ServedModel, on_lost_thread: Callable[[], None]) -> None:
+        """Become ready with `model`; `on_lost_thread` as in `InferenceWorker`."""
         self.inflight.admit_largest(model.signature.largest_request)
         self._resources.serve_model(model)
         self.steps = self._chain(model.steps) if model.steps else None
         self.http_inference.serve_model(model, self.steps)
-        self.inference.serve_model(model)
+        self.inference.serve_model(model, on_lost_thread)
 
     def _chain(self, steps: ServedSteps) -> ChainedRequests:
         self.metrics.has_steps()

@@ -6,6 +6,7 @@ Runs in the event loop only. A protocol decodes its requests before, and encodes
 import asyncio
 import hmac
 import time
+from collections.abc import Callable
 from typing import Final
 
 from enginewright_contract.task import ServeTask
@@ -51,9 +52,9 @@ class InferenceService:
         """Set the startup state that is shown until the model is ready."""
         self._state = state
 
-    def serve_model(self, model: ServedModel) -> None:
-        """Become ready with `model`."""
-        self._serving = RunningModel(model, self._task, self._metrics, self.results)
+    def serve_model(self, model: ServedModel, on_lost_thread: Callable[[], None]) -> None:
+        """Become ready with `model`; `on_lost_thread` as in `InferenceWorker`."""
+        self._serving = RunningModel(model, self._task, self._metrics, self.results, on_lost_thread)
 
     def stop_long_run(self) -> None:
         """Terminate runs that take too long (`RunningModel`)."""

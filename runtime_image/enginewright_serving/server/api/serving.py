@@ -1,9 +1,9 @@
 """A model that is ready, what runs it, and whether that still works."""
 
 import time
+from collections.abc import Callable
 from typing import Final
 
-from enginewright_contract.reasons import Reason
 from enginewright_contract.task import ServeTask
 
 import enginewright_serving.server.observe.metrics as figures
@@ -29,6 +29,7 @@ class RunningModel:
         task: ServeTask,
         metrics: figures.Metrics,
         results: InferenceResults,
+        on_lost_thread: Callable[[], None],
     ) -> None:
         self.model = model
         self.worker = worker = InferenceWorker(
@@ -38,8 +39,10 @@ class RunningModel:
             model.batches,
             model.concurrent_runs,
             results.finish,
+            on_lost_thread,
         )
         metrics.depth = lambda: worker.depth
+        metrics.runs_in_loop = lambda: worker.runs_in_loop
         self._watchdog = Watchdog(model.diagnosis.run_known_valid)
         results.observe_runs(self._watchdog, model.buckets)
         if model.needs_driver:
@@ -55,8 +58,6 @@ class RunningModel:
 
     def why_not_live(self) -> HealthProblem | None:
         """Return why this process should be restarted, if it should."""
-        if not self.worker.alive():
-            return HealthProblem("an inference thread has ended", Reason.RUNS_FAIL)
         if self.worker.busy_seconds(time.monotonic()) > self._stuck_after:
             return self._watchdog.describe_stuck(self._stuck_after)
         return self._watchdog.why_not_live()

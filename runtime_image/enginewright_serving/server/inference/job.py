@@ -1,8 +1,9 @@
-"""One inference request on its way through the model, and who may change it meanwhile."""
+"""One inference request on its way through the model: its states, and who may change it in each."""
 
 import logging
 import time
 from collections.abc import Iterable
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from enginewright_runtime.core.request_errors import RequestError
@@ -70,21 +71,44 @@ class Responder(Protocol):
         """Close the client's connection, as answering has failed, and release the request's memory."""
 
 
+class JobState(IntEnum):
+    """Where a job is. Each state has one owner, who alone changes the job and moves it on (`Job.move`)."""
+
+    RECEIVED = (
+        0  # the event loop's: not queued yet, or taken back from its queue (expired, evicted)
+    )
+    QUEUED = 1  # without an owner: the holder of the queue's lock may read it, and claim it or take it back
+    CLAIMED = 2  # of a thread of the model, or of the event loop for a run of its own (`Turns`)
+    RUNNING = (
+        3  # likewise: in `ModelRuns.attempt`, or after it while the cause of an error is looked for
+    )
+    DONE = 4  # the event loop's again: it has outputs, an error, or neither if it was not run
+
+
+_NEXT: Final = (  # by state
+    frozenset({JobState.QUEUED}),
+    frozenset({JobState.RECEIVED, JobState.CLAIMED}),
+    # back to the queue from a run in the event loop that failed, for a thread
+    frozenset({JobState.RUNNING, JobState.DONE, JobState.QUEUED}),
+    frozenset({JobState.DONE, JobState.CLAIMED}),  # back to be repeated alone
+    frozenset[JobState](),
+)
+
+
+_UNEXPECTED: Final = RequestError(500, "unexpected error")
+
+
+class JobStateError(Exception):
+    """A job was to be moved to a state that does not follow its own."""
+
+
 class Job:
     """One request in the worker. Times are of `time.monotonic()`, 0 until then.
 
-    Only its owner changes it:
-
-    1. the event loop, until it queues the job;
-    2. while the job waits in a queue, it has no owner: the model's threads read it to form batches. The event
-       loop takes it out of the queue first (`withdraw`, or `give_up` of the queue), and owns it again then;
-    3. a thread of the model, from `JobQueue.take` until it has passed the job to the worker's results;
-    4. the event loop again.
-
-    A job that the event loop runs itself (`Turns`) is always the event loop's. `timer`, `answered` and
-    `call.abandoned` are the event loop's in every state; no thread writes them. The last two are only ever set,
-    and a thread that reads them in time does not run the job. So the inputs of a job that expires while a thread
-    has it are kept until the thread returns it.
+    `state` says who owns it. Whether its client needs the result is told apart from that: `timer`, `answered` and
+    `call.abandoned` are the event loop's in every state, and no thread writes them. The last two are only ever set,
+    by expiry, eviction and a client that leaves; a thread that reads them in time does not run the job. So the
+    inputs of a job that expires while a thread has it are kept until the thread returns it.
     """
 
     __slots__ = (
@@ -108,6 +132,7 @@ class Job:
         "responder",
         "rows",
         "started",
+        "state",
         "timer",
     )
 
@@ -119,6 +144,7 @@ class Job:
         responder: Responder,
         now: float,
     ) -> None:
+        self.state = JobState.RECEIVED
         self.call = call
         self.plan = plan
         self.feeds = feeds
@@ -143,6 +169,12 @@ class Job:
         self.error: Exception | None = None
         self.fault: Fault | None = None  # who caused `error`
 
+    def move(self, to: JobState) -> None:
+        """Pass the job on; only its owner may. Raises JobStateError where `to` does not follow its state."""
+        if to not in _NEXT[self.state]:
+            raise JobStateError(f"a job that is {self.state.name} cannot be {to.name}")
+        self.state = to
+
     @property
     def is_dropped(self) -> bool:
         """Whether its result is not needed: it was answered, or its client is gone."""
@@ -157,7 +189,9 @@ class Job:
         return self.holder is not None and self.holder.withdraw(self)
 
     def forget_run(self) -> None:
-        """Reset the state of a failed run before it is repeated: until then the request may expire."""
+        """Reset what a failed run has left before it is repeated: until then the request may expire."""
+        if self.state is JobState.RUNNING:
+            self.move(JobState.CLAIMED)
         self.started = self.finished = 0.0
         self.error = None
         self.ran = {}
@@ -180,10 +214,17 @@ class Job:
 
 
 def fail_all(jobs: Iterable[Job], doing: str) -> None:
-    """Fail those of `jobs` that have no result yet, which the caller owns, for the current exception; log it once."""
-    error, now = report_unexpected(doing), time.monotonic()
+    """Fail those of `jobs` that have no result yet, which the caller owns, for the current exception; log it once.
+
+    Those whose timeout has passed stay without a result: their clients read that they are late.
+    """
+    try:
+        error = report_unexpected(doing)
+    except Exception:  # noqa: BLE001 - such as no memory for the message: the jobs fail in any case
+        error = _UNEXPECTED
+    now = time.monotonic()
     for job in jobs:
-        if job.arrays is None and job.error is None:
+        if job.arrays is None and job.error is None and (job.started or not job.is_late(now)):
             job.error = error
             job.started = job.started or now
             job.finished = now

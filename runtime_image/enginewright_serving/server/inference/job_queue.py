@@ -14,7 +14,7 @@ from typing import Final
 
 from enginewright_serving.server.inference.batching import BatchLimits
 from enginewright_serving.server.inference.idle import Pauses
-from enginewright_serving.server.inference.job import Job, fail_all
+from enginewright_serving.server.inference.job import Job, JobState, fail_all
 from enginewright_serving.server.inference.waiting import Waiting
 
 _LOOK_SECONDS: Final = 1.0  # interval at which abandoned deferred jobs are looked for
@@ -61,6 +61,7 @@ class JobQueue:
     def put(self, job: Job) -> None:
         """Queue `job`, or keep it for an idle moment if it may be deferred."""
         with self._changed:
+            job.move(JobState.QUEUED)
             if job.latest:
                 self._deferred.append(job)
             else:
@@ -75,12 +76,18 @@ class JobQueue:
     def give_up(self, priority: int) -> Job | None:
         """Remove and return the newest job of the lowest priority, if that is below `priority`."""
         with self._changed:
-            return self._waiting.give_up(priority)
+            job = self._waiting.give_up(priority)
+        if job is not None:
+            job.move(JobState.RECEIVED)
+        return job
 
     def remove(self, job: Job) -> bool:
         """Remove a job; return False if it no longer waits."""
         with self._changed:
-            return (self._deferred if job.latest else self._waiting).discard(job)
+            waits = (self._deferred if job.latest else self._waiting).discard(job)
+        if waits:
+            job.move(JobState.RECEIVED)
+        return waits
 
     def stop_deferring(self) -> None:
         """Let deferred jobs run without further delay: the server is draining."""
@@ -91,9 +98,9 @@ class JobQueue:
     # In the model's threads.
 
     def take(self, thread: int) -> list[Job]:
-        """Wait for the jobs of the thread's next run, abandoned ones included.
+        """Claim the jobs of the thread's next run, abandoned ones included; wait while there are none.
 
-        The thread owns them from now on. Those that have an error already are not run.
+        Those that have an error already are not run.
         """
         with self._changed:
             while not isinstance(jobs := self._next(), list):
@@ -159,7 +166,8 @@ class JobQueue:
         self._waiting.be_fair()
         jobs = [self._waiting[0]]
         self._pauses.end(jobs[0].queued)
-        self._waiting.popleft()  # last, so that an error loses no job
+        self._waiting.popleft()  # once nothing else can fail, so that no job is lost
+        jobs[0].move(JobState.CLAIMED)
         return jobs
 
     def _add_joining(self, thread: int, jobs: list[Job]) -> None:
@@ -183,6 +191,7 @@ class JobQueue:
                 break
             jobs.append(job)
             waiting.popleft()
+            job.move(JobState.CLAIMED)
             if delay:
                 wait_until = min(wait_until, self._waits_until(job))
         if self._only == thread:
@@ -223,5 +232,6 @@ class JobQueue:
 
     def _undefer(self, job: Job) -> list[Job]:
         jobs = [job]
-        self._deferred.remove(job)  # last, likewise
+        self._deferred.remove(job)  # likewise
+        job.move(JobState.CLAIMED)
         return jobs

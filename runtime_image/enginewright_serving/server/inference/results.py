@@ -8,7 +8,7 @@ from functools import partial
 from enginewright_runtime.core.request_errors import RequestError
 
 import enginewright_serving.server.observe.metrics as figures
-from enginewright_serving.server.inference.job import Job, Responder
+from enginewright_serving.server.inference.job import Job, JobState, Responder
 from enginewright_serving.server.inference.request_failures import (
     busy,
     describe_failed_run,
@@ -146,10 +146,10 @@ class InferenceResults:
             self.expire(job)
 
     def expire(self, job: Job) -> None:
-        """Answer a job whose timeout has expired, unless it is running."""
+        """Answer a job whose timeout has expired, unless it is running, or has been."""
         job.timer = None
         self.waiting.pop(job, None)
-        if job.started or job.answered:
+        if job.answered or job.state >= JobState.RUNNING:
             return
         waits = job.withdraw()
         self._answer_expired(job)

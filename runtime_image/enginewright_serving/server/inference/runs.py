@@ -7,7 +7,7 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from enginewright_serving.server.inference.batching import join, split
-from enginewright_serving.server.inference.job import Job
+from enginewright_serving.server.inference.job import Job, JobState
 from enginewright_serving.server.protocol.decode import Feeds
 
 
@@ -21,6 +21,7 @@ class ModelRuns:
         """Run `jobs`, which must be joinable; return False if that fails. The first one of a client gets the run's figures."""
         began = time.monotonic()
         for job in jobs:  # before the run, so that none expires meanwhile
+            job.move(JobState.RUNNING)
             job.started = began
         counted = jobs[0]
         if not counted.call.of_client:

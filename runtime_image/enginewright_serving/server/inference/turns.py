@@ -11,14 +11,19 @@ from collections.abc import Callable
 from typing import Final
 
 from enginewright_serving.server.inference.batching import BatchLimits
-from enginewright_serving.server.inference.job import Job
+from enginewright_serving.server.inference.job import Job, JobState
 from enginewright_serving.server.inference.runs import ModelRuns
 from enginewright_serving.server.inference.waiting import Waiting
 
 _log: Final = logging.getLogger(__name__)
 _TURN_SECONDS: Final = 0.001  # after which other connections are served first
 _LONG_SECONDS: Final = 0.02  # a run that takes longer belongs into the model's thread
-_LONG_RUNS: Final = 3  # of those, after which all runs do: the machine is slower than at startup
+_LONG_RUNS: Final = 3  # of those among `_RUNS` in a row, after which all runs do for a while
+_RUNS: Final = 256
+# That while: twice as long whenever the first runs after it are long again. A limit on the processor time stalls
+# single runs and is over soon; a slower machine stays slow.
+_LEAST_PAUSE_SECONDS: Final = 5.0
+_LONGEST_PAUSE_SECONDS: Final = 300.0
 
 
 class Turns:
@@ -37,19 +42,40 @@ class Turns:
         self._done = done
         self._hand_over = hand_over
         self.waiting: Waiting[Job] = Waiting()
-        self._long = 0
+        self._counted = self._long = 0  # runs among `_RUNS` so far, and long ones of them
+        self._paused_until = 0.0
+        self._pause_seconds = 0.0  # of the last pause
 
     def takes(self, job: Job) -> bool:
         """Whether the run of `job` is short."""
         return 0 < job.rows <= self._limits.turn_rows and (
-            job.elements <= self._limits.turn_elements and self._long < _LONG_RUNS
+            job.elements <= self._limits.turn_elements and not self.is_paused(time.monotonic())
         )
+
+    def is_paused(self, now: float) -> bool:
+        """Whether the model's threads run all requests, since runs here took too long."""
+        return self._paused_until > now
 
     def add(self, job: Job) -> None:
         """Run `job` once the requests that have arrived are read."""
         if not self.waiting:
             asyncio.get_running_loop().call_soon(self._run)
+        job.move(JobState.QUEUED)
         self.waiting.add(job)
+
+    def give_up(self, priority: int) -> Job | None:
+        """Remove and return the newest job of the lowest priority, if that is below `priority`."""
+        job = self.waiting.give_up(priority)
+        if job is not None:
+            job.move(JobState.RECEIVED)
+        return job
+
+    def remove(self, job: Job) -> bool:
+        """Remove a job; return False if it does not wait here."""
+        waits = self.waiting.discard(job)
+        if waits:
+            job.move(JobState.RECEIVED)
+        return waits
 
     def _run(self) -> None:
         end = time.monotonic() + _TURN_SECONDS
@@ -65,13 +91,40 @@ class Turns:
     def _run_next(self) -> None:
         jobs: list[Job] = []
         if self._attempt(jobs):
-            self._long += jobs[0].finished - jobs[0].started > _LONG_SECONDS
+            self._measure(jobs[0].finished - jobs[0].started)
             self._finish(jobs)
         else:
             for job in jobs:
                 job.rows = 0
                 job.forget_run()
                 self._hand_over(job)
+
+    def _measure(self, seconds: float) -> None:
+        """Take note of a run; pause after too many long ones."""
+        self._counted += 1
+        if seconds > _LONG_SECONDS:
+            self._long += 1
+            if self._long == _LONG_RUNS:
+                self._pause()
+        elif self._counted >= _RUNS:
+            if not self._long:
+                self._pause_seconds = 0.0
+            self._counted = self._long = 0
+
+    def _pause(self) -> None:
+        self._pause_seconds = min(
+            max(2 * self._pause_seconds, _LEAST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS
+        )
+        self._paused_until = time.monotonic() + self._pause_seconds
+        _log.warning(
+            "%d of %d runs in the event loop took longer than %g ms: the model's thread runs all requests for %g s;"
+            " give the pod more processor time if this repeats",
+            self._long,
+            self._counted,
+            _LONG_SECONDS * 1e3,
+            self._pause_seconds,
+        )
+        self._counted = self._long = 0
 
     def _attempt(self, jobs: list[Job]) -> bool:
         """Move the jobs of the next run to `jobs`, and run them; return False if that fails or there are none."""
@@ -86,6 +139,7 @@ class Turns:
 
     def _finish(self, jobs: list[Job]) -> None:
         for job in jobs:
+            job.move(JobState.DONE)
             try:
                 self._done(job)
             except Exception:  # noqa: BLE001 - an internal error ends one connection, not all turns
@@ -101,11 +155,16 @@ class Turns:
         while waiting:
             job = waiting[0]
             if job.is_dropped or job.is_late(now):
-                self._finish([waiting.popleft()])
+                self._finish([self._claim_first()])
                 continue
             rows += job.rows
             elements += job.elements
             full = rows > most or elements > limits.turn_elements
             if jobs and (full or not jobs[0].joins(job)):
                 break
-            jobs.append(waiting.popleft())
+            jobs.append(self._claim_first())
+
+    def _claim_first(self) -> Job:
+        job = self.waiting.popleft()
+        job.move(JobState.CLAIMED)
+        return job

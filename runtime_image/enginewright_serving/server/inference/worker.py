@@ -6,6 +6,7 @@ only.
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -17,7 +18,7 @@ from enginewright_runtime.core.request_errors import RequestError
 from numpy.typing import NDArray
 
 from enginewright_serving.server.inference.batching import BatchLimits
-from enginewright_serving.server.inference.job import Job, RequestPlan, fail_all
+from enginewright_serving.server.inference.job import Job, JobState, RequestPlan, fail_all
 from enginewright_serving.server.inference.job_queue import JobQueue
 from enginewright_serving.server.inference.run_errors import Fault
 from enginewright_serving.server.inference.runs import ModelRuns
@@ -39,10 +40,13 @@ class InferenceWorker:
         limits: BatchLimits,
         runs: int,
         done: Callable[[Job], None],
+        on_lost_thread: Callable[[], None],
     ) -> None:
         """Start a thread for each of `runs`; `capacity` jobs may wait.
 
-        `judge` returns who caused an error, in a thread; `done` gets every submitted job, in the event loop.
+        `judge` returns who caused an error, in a thread; `done` gets every submitted job, in the event loop. No error
+        of a request ends a thread; where one ends nevertheless, it calls `on_lost_thread`: its jobs would wait
+        for ever.
         """
         self._runs = ModelRuns(run)
         self._limits = limits
@@ -50,6 +54,7 @@ class InferenceWorker:
         self._judge = judge
         self.capacity = capacity
         self._done = done
+        self._on_lost_thread = on_lost_thread
         self._loop = asyncio.get_running_loop()
         self._queue = JobQueue(limits, runs)
         self._results: deque[Job] = deque()
@@ -107,47 +112,58 @@ class InferenceWorker:
         if job is not None:
             self._returned += 1
             return job
-        return self._turns.waiting.give_up(priority)
+        return self._turns.give_up(priority)
 
     def withdraw(self, job: Job) -> bool:
         """Remove a waiting job, deferred or not, without `done`; return False if it no longer waits."""
         is_queued = self._queue.remove(job)
         self._returned += is_queued
-        return is_queued or self._turns.waiting.discard(job)
+        return is_queued or self._turns.remove(job)
 
     def stop_deferring(self) -> None:
         """Run deferred jobs without further delay: the server is draining."""
         self._queue.stop_deferring()
 
+    @property
+    def runs_in_loop(self) -> bool:
+        """Whether the event loop runs short requests itself now."""
+        return self._limits.turn_rows > 0 and not self._turns.is_paused(time.monotonic())
+
     def busy_seconds(self, now: float) -> float:
         """Return how long the longest current run has taken so far, 0 when idle."""
         return max([now - since for since in self._busy_since if since], default=0.0)
 
-    def alive(self) -> bool:
-        """Return whether the threads are alive."""
-        return all(thread.is_alive() for thread in self._threads)
-
     def _work(self, thread: int) -> None:
-        while True:
-            try:
-                jobs = self._queue.take(thread)
-            except BaseException:  # noqa: BLE001 - the thread serves the next requests; nothing was taken
-                _log.exception("unexpected error while waiting for requests")
-                time.sleep(_RETRY_SECONDS)
-                continue
-            try:
-                self._run(thread, jobs)
-            except BaseException:  # noqa: BLE001 - likewise
-                fail_all(jobs, "running requests")
-                self._busy_since[thread] = 0.0
-            self._queue.finish(thread, jobs)
-            self._results.extend(jobs)
-            if not self._waking:
-                self._waking = True
-                try:
-                    self._loop.call_soon_threadsafe(self._drain)
-                except RuntimeError:  # the loop has ended, the process is exiting
-                    return
+        try:
+            while not self._loop.is_closed():  # else the process is exiting
+                self._work_once(thread)
+        except BaseException:
+            _log.exception("a thread that runs the model ends")
+            raise
+        finally:
+            if not self._loop.is_closed():
+                self._on_lost_thread()
+
+    def _work_once(self, thread: int) -> None:
+        try:
+            jobs = self._queue.take(thread)
+        except BaseException:  # noqa: BLE001 - the thread serves the next requests; nothing was taken
+            _log.exception("unexpected error while waiting for requests")
+            time.sleep(_RETRY_SECONDS)
+            return
+        try:
+            self._run(thread, jobs)
+        except BaseException:  # noqa: BLE001 - likewise
+            fail_all(jobs, "running requests")
+            self._busy_since[thread] = 0.0
+        self._queue.finish(thread, jobs)
+        for job in jobs:
+            job.move(JobState.DONE)
+        self._results.extend(jobs)
+        if not self._waking:
+            self._waking = True
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._drain)
 
     def _run(self, thread: int, jobs: list[Job]) -> None:
         waiting = _waiting(jobs)

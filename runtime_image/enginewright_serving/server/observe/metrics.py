@@ -57,6 +57,7 @@ class Metrics(Collector):
         self.copies = Counter({200: 0})  # likewise, to copies of other pods' requests
         self.out_of_profile = 0
         self.depth: Callable[[], int] = lambda: 0
+        self.runs_in_loop: Callable[[], bool] = lambda: False
         self.in_flight: list[Callable[[], int]] = []  # one of each protocol
         # lines of the access log, and traces
         self.dropped: dict[str, Callable[[], int]] = {"access_log": lambda: 0, "trace": lambda: 0}
@@ -137,6 +138,12 @@ class Metrics(Collector):
         )
         yield self._gauge(
             "enginewright_queue_depth", "Inference requests waiting for the model.", self.depth()
+        )
+        yield self._gauge(
+            "enginewright_event_loop_runs",
+            "Whether short requests run in the event loop, where a small model is several times as fast (1), or all in"
+            " the model's threads (0): the model takes longer than 1 ms, is on a device, or runs were stalled lately.",
+            int(self.runs_in_loop()),
         )
         yield self._counter(
             "enginewright_request_records_dropped",
