@@ -18,9 +18,11 @@ COMMAND = ROOT / "hack/gpu-proof"
 LIMIT = 5 << 20  # bytes of a piece
 
 
-def run(*arguments: str | Path, python: str = sys.executable) -> tuple[int, str]:
+def run(
+    *arguments: str | Path, python: str = sys.executable, timeout: float = 300
+) -> tuple[int, str]:
     """Run the command; return exit code and what it says on standard error."""
-    done = run_program([python, COMMAND, *map(str, arguments)], code=None)
+    done = run_program([python, COMMAND, *map(str, arguments)], code=None, timeout=timeout)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stderr.strip()
 
@@ -203,7 +205,7 @@ def test_a_full_disk_is_told_before_anything_is_written(
 @pytest.mark.timeout(1500)
 def test_the_whole_proof_is_rehearsed_on_the_cpu(tmp_path: Path) -> None:
     """The same steps with the CPU in place of CUDA and TensorRT-RTX, which builds without a device."""
-    code, said = run("run", "--rehearse", "--work", tmp_path, "--seconds", "1300")
+    code, said = run("run", "--rehearse", "--work", tmp_path, "--seconds", "1300", timeout=1400)
     steps = json.loads((tmp_path / "results.json").read_text())["steps"]
     statuses = {name: step["status"] for name, step in steps.items()}
     assert code == 0, f"{said} {statuses}"
@@ -270,7 +272,7 @@ def test_a_step_that_was_not_run_keeps_its_result_of_an_earlier_run(tmp_path: Pa
     page, paths = tmp_path / "gpu.md", []
     machine_ = {"devices": ["NVIDIA X, 580.1, 81559 MiB, 9.0"], "python": "3.12.3"}
     batching = {"batch_size_1": {"requests_per_second": 9, "p50_ms": 1, "p99_ms": 2}}
-    runs = [
+    runs: list[tuple[str, dict[str, tuple[str, object]]]] = [
         ("2026-01-02", {"batching": ("passed", batching), "workspace": ("failed", {})}),
         ("2026-01-03", {"batching": ("not run", {}), "workspace": ("failed", {})}),
     ]

@@ -16,6 +16,7 @@ import pytest
 from enginewright_contract.task import ServeTask
 from numpy.typing import NDArray
 
+from tests.support.batches import BATCHES_PAY
 from tests.support.broken_models import initializer, parse_text
 from tests.support.serving import Server, binary_inputs, json_inputs, write_artifact
 
@@ -86,7 +87,10 @@ def test_many_clients_get_their_own_answers_from_fewer_runs(tmp_path: Path, hidd
     rng = np.random.default_rng(3)
     given = [rng.random((1 + index % 3, 64), np.float32) for index in range(CLIENTS * REQUESTS)]
     task, session = write_served(tmp_path, dense(64, hidden=hidden), given[0][:1].repeat(2, 0))
-    with Server(tmp_path, task) as server, ThreadPoolExecutor(CLIENTS) as pool:
+    with (
+        Server(tmp_path, task, before=BATCHES_PAY) as server,
+        ThreadPoolExecutor(CLIENTS) as pool,
+    ):
         assert batching(server)["max_size"] > 1, batching(server)
         parts = pool.map(lambda client: ask(server, given.__getitem__, client), range(CLIENTS))
         answers = [answer for part in parts for answer in part]
@@ -110,7 +114,10 @@ def test_an_invalid_request_fails_alone(tmp_path: Path) -> None:
     def ids(number: int) -> NDArray[np.int64]:
         return np.array([1000 if number < REQUESTS else number % 20])  # all of the first client
 
-    with Server(tmp_path, task) as server, ThreadPoolExecutor(CLIENTS) as pool:
+    with (
+        Server(tmp_path, task, before=BATCHES_PAY) as server,
+        ThreadPoolExecutor(CLIENTS) as pool,
+    ):
         assert batching(server)["max_size"] > 1
         answers = list(pool.map(lambda client: ask(server, ids, client), range(CLIENTS)))
         assert server.get("/v2/health/ready").status == 200

@@ -174,7 +174,7 @@ async def _serve_one(root: Path, task: ServeTask, request: bytes) -> tuple[Watch
 
     app = Watching(task, TransportSettings(), "0")
     app.bodies = []
-    app.serve_model(replace(served, runner=Recording(session, served.signature)))
+    app.serve_model(replace(served, runner=Recording(session, served.signature)), lambda: None)
     buffer = bytearray(RECEIVE_BYTES)
     heads = HeadParser()
     loop = asyncio.get_running_loop()

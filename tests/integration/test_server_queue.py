@@ -9,6 +9,7 @@ import onnx
 import pytest
 from enginewright_serving.server.protocol.grpc.messages import InferRequest
 
+from tests.support.batches import BATCHES_PAY
 from tests.support.broken_models import parse_text
 from tests.support.serving import Server, Wire, write_artifact
 from tests.support.turns import queue_depth, slow_request
@@ -54,7 +55,7 @@ def server(
     if request.param is not None:
         task = task.model_copy(update={"batch_size": request.param})
     before = HOLDS.format(held=HELD, file=str(root / "hold"))
-    with Server(root, task, before=before) as started:
+    with Server(root, task, before=before + BATCHES_PAY) as started:
         details = started.get("/v2/models/m/execution").json()["details"]
         assert (details["batching"]["max_size"] > 1) == (request.param is None), details
         yield started
