@@ -40,6 +40,32 @@ def test_a_model_that_folds_to_nothing_is_no_fallback(tmp_path: Path) -> None:
     assert (placement.total, placement.share) == (0, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("text", "node"),
+    [
+        ("[scale] q, s, z = DynamicQuantizeLinear(x) y = DequantizeLinear(q, s, z)", "scale"),
+        (
+            """[either] y = If (c) <
+            then_branch = t () => (float[b, 4] o) {
+                [inner] q, s, z = DynamicQuantizeLinear(x) o = DequantizeLinear(q, s, z) },
+            else_branch = e () => (float[b, 4] p) { p = Neg(x) }>""",
+            "inner",
+        ),
+        ("q = QuantizeLinear(x, step) y = DequantizeLinear(q, step)", ""),
+    ],
+    ids=["graph", "body", "given scale"],
+)
+def test_nodes_that_scale_by_the_range_of_all_rows_are_named(
+    tmp_path: Path, text: str, node: str
+) -> None:
+    model = broken.parse_text(
+        f"(float[b, 4] x, bool c) => (float[b, 4] y) {{ {text} }}",
+        broken.initializer("step", 0.1),
+    )
+    placement = loading.create("cpu", broken.save(model, tmp_path), threads=1).placement
+    assert placement.by_range == (f"{node} (DynamicQuantizeLinear)" if node else "")
+
+
 def test_a_backend_that_is_not_in_the_image() -> None:
     with pytest.raises(
         StageFailure, match=r"its onnxruntime 1\.31\.1 has tensorrt-rtx, cpu"

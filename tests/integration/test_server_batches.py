@@ -15,6 +15,7 @@ import onnxruntime as ort
 import pytest
 from enginewright_contract.task import ServeTask
 from numpy.typing import NDArray
+from onnxruntime.quantization import quantize_dynamic
 
 from tests.support.batches import BATCHES_PAY
 from tests.support.broken_models import initializer, parse_text
@@ -127,9 +128,59 @@ def test_an_invalid_request_fails_alone(tmp_path: Path) -> None:
             np.testing.assert_array_equal(answer, table[[number % 20]])
 
 
+def encoder() -> onnx.ModelProto:
+    """Return ids [batch, length] -> y [batch, 8], the mean of what two layers make of each token."""
+    rng = np.random.default_rng(11)
+    return parse_text(
+        """(int64[batch, length] ids) => (float[batch, 8] y) {
+        e = Gather(table, ids) h = MatMul(e, a) t = Tanh(h) o = MatMul(t, b)
+        y = ReduceMean <axes = [1], keepdims = 0> (o) }""",
+        initializer("table", rng.standard_normal((1000, 32)) ** 3),
+        initializer("a", rng.standard_normal((32, 2000)) / 32**0.5),
+        initializer("b", rng.standard_normal((2000, 8)) / 2000**0.5),
+    )
+
+
+def quantize(built: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
+    """Return the model with weights in 8 bits, and activations in 8 bits as their range is in each run."""
+    onnx.save(built, folder / "float.onnx")
+    quantize_dynamic(folder / "float.onnx", folder / "quantized.onnx")
+    return onnx.load(folder / "quantized.onnx")
+
+
+# fault: Outputs | an answer depends on the other requests in its batch | such models get no batches |
+#   prevented
+@pytest.mark.parametrize("quantized", [False, True])
+def test_a_text_encoder_is_batched_unless_its_tokens_share_a_scale(
+    tmp_path: Path, quantized: bool
+) -> None:
+    built = quantize(encoder(), tmp_path) if quantized else encoder()
+    rng = np.random.default_rng(13)
+    lengths = (4, 32)  # of golden samples, with few of the tokens
+    samples = [{"ids": rng.integers(0, 10, (1, length))} for length in lengths]
+    task = write_artifact(tmp_path, built, samples)
+    session = ort.InferenceSession(tmp_path / "artifact/model.onnx")
+    given = [rng.integers(0, 1000, (1, 8)) for _ in range(8 * REQUESTS)]
+    with Server(tmp_path, task) as server, ThreadPoolExecutor(8) as pool:
+        report = batching(server)
+        assert (report["max_size"] > 1) is not quantized, report
+        assert ("(DynamicQuantizeLinear) quantizes all requests of a batch" in report["off"]) is (
+            quantized
+        )
+        parts = pool.map(lambda client: ask(server, given.__getitem__, client), range(8))
+        answers = [answer for part in parts for answer in part]
+    for array, answer in zip(given, answers, strict=True):
+        (expected,) = session.run(None, {"ids": array})
+        np.testing.assert_allclose(answer, expected, RELATIVE, RELATIVE)
+
+
 def test_rows_with_a_common_scale_are_not_batched(tmp_path: Path) -> None:
-    built = parse_text("""(float[batch, 16] x) => (float[batch, 16] y) {
-        q, scale, zero = DynamicQuantizeLinear(x) y = DequantizeLinear(q, scale, zero) }""")
+    built = parse_text(
+        """(float[batch, 16] x) => (float[batch, 16] y) {
+        size = Abs(x) largest = ReduceMax <keepdims = 0> (size) part = Div(x, largest)
+        steps = Mul(part, most) whole = Round(steps) y = Mul(whole, largest) }""",
+        initializer("most", 127.0),
+    )
     rng = np.random.default_rng(5)
     task, session = write_served(tmp_path, built, rng.random((4, 16), np.float32))
     given = [rng.random((1, 16), np.float32) * (1 + index % 50) for index in range(8 * REQUESTS)]

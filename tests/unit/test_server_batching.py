@@ -94,12 +94,14 @@ class Model:
 
     def prove(self, **changes: Any) -> BatchLimits:
         bounds = changes.pop("bounds", ((0, ANY), (4, 4)))
+        datatype = changes.pop("datatype", FLOAT)
         resident = changes.pop("resident", lambda: 0)
         memory = changes.pop("memory", None)
         output = Tensor("y", FLOAT, changes.pop("output", (-1, 4)), ())
-        signature = Signature({"x": Tensor("x", FLOAT, (-1, 4), bounds)}, {"y": output}, ())
+        signature = Signature({"x": Tensor("x", datatype, (-1, 4), bounds)}, {"y": output}, ())
         rng = np.random.default_rng(1)
-        samples = [GoldenSample(name, {"x": rng.random((2, 4), np.float32)}, {}) for name in "ab"]
+        inputs = changes.pop("inputs", [rng.random((2, 4), np.float32) for _ in range(2)])
+        samples = [GoldenSample(f"s{index}", {"x": x}, {}) for index, x in enumerate(inputs)]
         prover = BatchProver(
             self,  # type: ignore[arg-type]  # it runs what a session would
             signature,
@@ -107,7 +109,14 @@ class Model:
             memory,
         )
         prover._resident, prover._clock = resident, self.clock
-        asked = {"most": 32, "delay": 0.0, "varying": False, "on_cpu": True, "by_sizes": True}
+        asked: dict[str, Any] = {
+            "most": 32,
+            "delay": 0.0,
+            "varying": False,
+            "on_cpu": True,
+            "by_sizes": True,
+            "by_range": "",
+        }
         return prover.prove(samples, **(asked | changes))
 
 
@@ -170,6 +179,96 @@ def test_kernels_may_round_differently() -> None:
     assert proof.rows == 32
 
 
+TABLE: Final = np.random.default_rng(2).standard_normal((100, 4)).astype(np.float32)
+TOKENS: Final = {"datatype": BY_ONNX["tensor(int64)"], "bounds": ((0, ANY), (0, ANY))}
+
+
+def encode(ids: NDArray[Any]) -> NDArray[Any]:
+    """Return the mean of each row's embeddings."""
+    outputs: NDArray[Any] = TABLE[ids].mean(1)
+    return outputs
+
+
+def encode_in_8_bits(ids: NDArray[Any]) -> NDArray[Any]:
+    """Return the same from embeddings that are quantized by the largest of the whole batch."""
+    scale = np.abs(TABLE[ids]).max() / 127
+    outputs: NDArray[Any] = (np.rint(TABLE[ids] / scale) * scale).mean(1)
+    return outputs
+
+
+def tokens(*lengths: int) -> list[NDArray[Any]]:
+    rng = np.random.default_rng(3)
+    return [rng.integers(0, 10, (1, length)) for length in lengths]
+
+
+@pytest.mark.parametrize("lengths", [(4,), (4, 64), (64, 4), (4, 4)])
+def test_indices_that_share_a_scale_allow_no_batch_and_others_do(lengths: tuple[int, ...]) -> None:
+    """Of any lengths, also where the golden samples have few of the indices."""
+    proof = Model(encode_in_8_bits).prove(inputs=tokens(*lengths), **TOKENS)
+    assert proof.rows == 1
+    assert "depends on the others" in proof.off
+    proof = Model(encode).prove(inputs=tokens(*lengths), **TOKENS)
+    assert (proof.rows, proof.off) == (32, "")
+
+
+@pytest.mark.parametrize(
+    ("compute", "rows"),
+    [
+        (lambda kept: TABLE[:4, 0] * kept, 32),
+        (lambda kept: TABLE[:4, 0] * (kept + kept.mean()), 1),
+    ],
+    ids=["own mask", "the masks of all"],
+)
+def test_masks_of_one_value_are_inverted(compute: Any, rows: int) -> None:
+    ones = np.ones((1, 4), np.bool_)
+    proof = Model(lambda kept: compute(kept).astype(np.float32)).prove(
+        inputs=[ones, ones], datatype=BY_ONNX["tensor(bool)"]
+    )
+    assert proof.rows == rows
+
+
+@pytest.mark.parametrize(
+    ("compute", "inputs", "off"),
+    [
+        (encode_in_8_bits, [np.full((1, 4), 7)] * 2, "no other request to compare"),
+        (lambda ids: np.ones((len(ids), 4), np.float32), tokens(4, 4), "have the same outputs"),
+        (lambda ids: encode(refuse_others(ids)), tokens(4, 64), "accepts no other values"),
+    ],
+)
+def test_where_nothing_is_compared_there_are_no_batches(
+    compute: Any, inputs: list[NDArray[Any]], off: str
+) -> None:
+    proof = Model(compute).prove(inputs=inputs, **TOKENS)
+    assert proof.rows == 1
+    assert off in proof.off
+
+
+def refuse_others(ids: NDArray[Any]) -> NDArray[Any]:
+    """Return the first golden sample's indices alone, as a model that takes no others."""
+    if not (ids == tokens(4)[0]).all():
+        raise RuntimeError("indices element out of data bounds")
+    return ids
+
+
+def test_values_that_the_model_refuses_leave_the_others() -> None:
+    """As a length that is beyond what the row has."""
+
+    def compute(lengths: NDArray[Any]) -> NDArray[Any]:
+        if lengths.max() > 8:
+            raise RuntimeError("out of data bounds")
+        outputs: NDArray[Any] = TABLE[lengths[:, 0]]
+        return outputs
+
+    proof = Model(compute).prove(
+        inputs=[np.array([[5]]), np.array([[8]]), np.array([[64]])], **TOKENS
+    )
+    assert proof.off == "the model accepts no other values beside a golden sample's"
+    proof = Model(compute).prove(
+        inputs=[np.array([[5]]), np.array([[64]]), np.array([[8]])], **TOKENS
+    )
+    assert (proof.rows, proof.off) == (32, "")
+
+
 def _fails_on_several(x: NDArray[Any]) -> NDArray[Any]:
     if len(x) > 2:
         raise RuntimeError("out of memory")
@@ -182,6 +281,7 @@ def _fails_on_several(x: NDArray[Any]) -> NDArray[Any]:
     [
         (np.tanh, {"most": 1}, "maxSize is 1"),
         (np.tanh, {"varying": True}, "differ from run to run"),
+        (np.tanh, {"by_range": "quantize (DynamicQuantizeLinear)"}, "by their common range"),
         (np.tanh, {"output": (4, 4)}, "first dimension of 'y' is not dynamic"),
         (np.tanh, {"bounds": ((1, 1), (4, 4))}, "do not admit two"),
         (np.tanh, {"bounds": ((2, 8), (4, 4))}, "do not admit two"),

@@ -22,6 +22,11 @@ _BY_VALUES: Final = frozenset(
     {"CenterCropPad", "ConstantOfShape", "Expand", "Loop", "OneHot", "Pad", "Range", "Resize"}
     | {"Scan", "SequenceMap", "Tile", "Upsample"}
 )
+# scale their whole input by its range: all rows of a batch alike. Operators that are given their scale, as QAttention
+# is, do so only after a DynamicQuantizeLinear; MatMulNBits scales each row for itself
+_BY_RANGE: Final = frozenset(
+    {"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"}
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class SessionPlacement:
     context_nodes: tuple[str, ...] = ()  # names of the EPContext nodes on the requested one
     accepts_empty: bool = True  # otherwise an input without elements may abort the process
     by_sizes: bool = False  # the time of a run depends on the sizes of the inputs only
+    by_range: str = ""  # "name (OpType)" of the first node that quantizes by the range of all rows
 
     @property
     def total(self) -> int:
@@ -64,18 +70,21 @@ def read_placement(session: _Assigned, provider: str) -> SessionPlacement:
     elsewhere: list[str] = []
     context: list[str] = []
     accepts_empty = by_sizes = True
+    by_range = ""
     for subgraph in session.get_provider_graph_assignment_info():
         for node in subgraph.get_nodes():
             nodes[subgraph.ep_name] += 1
             if subgraph.ep_name == CPU_PROVIDER and node.op_type in _ABORTING_ON_EMPTY:
                 accepts_empty = False
             by_sizes = by_sizes and node.domain == "" and node.op_type not in _BY_VALUES
+            if not by_range and node.op_type in _BY_RANGE:
+                by_range = format_label(node.name, node.op_type)
             if subgraph.ep_name != provider:
                 elsewhere.append(format_label(node.name, node.op_type))
             elif node.op_type == CONTEXT_OP:
                 context.append(node.name)
     return SessionPlacement(
-        provider, dict(nodes), tuple(elsewhere), tuple(context), accepts_empty, by_sizes
+        provider, dict(nodes), tuple(elsewhere), tuple(context), accepts_empty, by_sizes, by_range
     )
 
 

@@ -1,8 +1,7 @@
 """Finds out at startup whether the model may run several requests at once, and whether that pays.
 
-A request's outputs must not depend on its neighbours: golden samples run beside others with values four times as
-large, since models that quantize their activations at run time scale all rows by the largest. Then batch sizes are
-timed, joining and splitting included; the smallest one that is about as fast per request as any is used.
+A request's outputs must not depend on its neighbours. Then batch sizes are timed, joining and splitting included; the
+smallest one that is about as fast per request as any is used.
 """
 
 import logging
@@ -11,6 +10,7 @@ from typing import Final
 
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.request_errors import RequestError
+from enginewright_runtime.session.neighbours import first_row
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import GoldenSample
 from enginewright_runtime.session.signature import Signature
@@ -24,10 +24,10 @@ from enginewright_serving.server.inference.batching import (
 )
 from enginewright_serving.server.observe.buckets import ComputeBuckets
 from enginewright_serving.server.protocol.decode import Feeds
+from enginewright_serving.server.startup.neighbour_proof import NeighbourProver
 from enginewright_serving.server.startup.run_proof import RunProver
 
 _log: Final = logging.getLogger(__name__)
-_LARGER: Final = 4.0  # factor of the neighbours' values
 _GAIN: Final = 0.9  # a batch takes at most this share of its requests' time one by one
 _ABOUT: Final = 1.1  # a size this much slower than the fastest is fast enough
 _RUNS: Final = 5  # of each size; the fastest counts
@@ -59,18 +59,21 @@ class BatchProver(RunProver):
         varying: bool,
         on_cpu: bool,
         by_sizes: bool,
+        by_range: str,
     ) -> BatchLimits:
         """Return the limits of batches with up to `most` rows, from golden samples, which have run.
 
         A request may wait `delay` seconds for others. `varying`: some output differs from run to run. `on_cpu`:
         ONNX Runtime's CPU provider, which has no device that may hang, and on which a new size costs little, runs
         it; others run in the model's thread, with sizes that ran here. `by_sizes`: the time of a run depends on
-        sizes only, otherwise no run is in the event loop.
+        sizes only, otherwise no run is in the event loop. `by_range`: the node, if any, that quantizes all rows
+        by their common range.
         """
-        row = _first_row(samples[0].feeds)
-        off = self._why_not(row, most, varying=varying)
+        row = first_row(samples[0].feeds)
+        off = self._why_not(row, most, varying=varying, by_range=by_range)
         if not off:
-            off = self._why_dependent(row, _first_row(samples[-1].feeds))
+            prover = NeighbourProver(self._runner, self._signature)
+            off = prover.why_dependent(row, [sample.feeds for sample in samples])
         if off:
             row, most = samples[0].feeds, rows_of(samples[0].feeds) or 1
         times = self._times(row, most)
@@ -91,8 +94,8 @@ class BatchProver(RunProver):
         sizes = () if on_cpu else tuple(number for number in times if number <= rows)
         return BatchLimits(rows, sizes, off, delay, turn_rows, turn_elements)
 
-    def _why_not(self, row: Feeds, most: int, *, varying: bool) -> str:
-        """Return why the model has no batches as far as its signature shows, or ""."""
+    def _why_not(self, row: Feeds, most: int, *, varying: bool, by_range: str) -> str:
+        """Return why the model has no batches as far as that is known without runs, or ""."""
         signature = self._signature
         tensors = (*signature.inputs.values(), *signature.outputs.values())
         fixed = next(
@@ -103,6 +106,8 @@ class BatchProver(RunProver):
             off = "serving.batching.maxSize is 1"
         elif varying:
             off = "outputs differ from run to run"
+        elif by_range:
+            off = f"{by_range} quantizes all requests of a batch by their common range"
         elif signature.valued:
             off = "values of inputs are sizes"
         elif fixed is not None:
@@ -122,27 +127,6 @@ class BatchProver(RunProver):
         except RequestError:
             return False
         return True
-
-    def _why_dependent(self, row: Feeds, other: Feeds) -> str:
-        """Return why requests must not run together, or "" if their outputs do not depend on each other."""
-        if any(other[name].shape != array.shape for name, array in row.items()):
-            other = row
-        other = {
-            name: array * array.dtype.type(_LARGER) if array.dtype.kind == "f" else array
-            for name, array in other.items()
-        }
-        try:
-            alone = self._run(row)
-            for batch, place in (([row, other], 0), ([other, row], 1), ([row, row], 1)):
-                parts = split(self._run(join(batch)), [1, 1])
-                if parts is None or alone[0].shape[:1] != (1,):
-                    return "the first dimension of an output is not that of the inputs"
-                name = self._differing(alone, parts[place])
-                if name is not None:
-                    return f"output {name!r} of a request depends on the others in its batch"
-        except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class
-            return f"the model fails on two requests at once: {plain(str(error))}"
-        return ""
 
     def _why_costly(self, row: Feeds, rows: int, single: float) -> str:
         """Return why batches cost more than they save when their sizes change from run to run, or "".
@@ -210,11 +194,7 @@ class BatchProver(RunProver):
 
 def batch_feeds(samples: Sequence[GoldenSample], limits: BatchLimits) -> Feeds:
     """Return the inputs of a full batch, which have run, {} without batches."""
-    return join([_first_row(samples[0].feeds)] * limits.rows) if limits.rows > 1 else {}
-
-
-def _first_row(feeds: Feeds) -> Feeds:
-    return {name: array[:1] if array.ndim else array for name, array in feeds.items()}
+    return join([first_row(samples[0].feeds)] * limits.rows) if limits.rows > 1 else {}
 
 
 def _worthwhile(times: dict[int, float], single: float) -> int:

@@ -226,6 +226,7 @@ def _time(
         varying=varying,
         on_cpu=on_cpu,
         by_sizes=loaded.model.placement.by_sizes,
+        by_range=loaded.model.placement.by_range,
     )
     progress(f"measuring the latency of {shapes}")
     usual = measure(partial(runner.run, list(signature.outputs), feeds), shapes)
