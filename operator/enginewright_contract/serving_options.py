@@ -29,6 +29,8 @@ class ServingOptions(Message):
     max_queue: int = MAX_QUEUE  # waiting requests; further ones get 503
     batch_size: int = BATCH_SIZE  # rows that requests which run together may have; 1: none do
     batch_delay_seconds: float = 0.0  # that a request may wait for others
+    # value by input with which the shorter requests of a batch are padded; without it only equal lengths run together
+    batch_padding: dict[str, int] | None = None
     concurrent_runs: int | None = None  # at most; by default as many as are worthwhile
     # that a request without a timeout may wait for the model; 0: without limit
     request_seconds: float = REQUEST_SECONDS

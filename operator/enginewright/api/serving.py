@@ -1,5 +1,6 @@
 """`spec.serving`: how pods answer requests."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from enginewright_contract.serving_options import (
@@ -13,7 +14,7 @@ from enginewright_contract.serving_options import (
 from pydantic import ConfigDict, Field
 
 from enginewright.api.base import ApiModel
-from enginewright.api.markers import ATOMIC, INT32, ValidationRule, rules
+from enginewright.api.markers import ATOMIC, INT32, INT64, ValidationRule, rules
 from enginewright.api.pods import Environment, LocalObjectReference, Resources
 from enginewright.api.route import Route
 from enginewright.api.scalars import (
@@ -28,6 +29,14 @@ from enginewright.api.scalars import (
     short_duration,
 )
 
+_Padding = Annotated[
+    Mapping[
+        str,
+        Annotated[int, INT64, Field(description="Value of the elements that are added.")],
+    ],
+    Field(min_length=1, max_length=16),
+]
+
 
 class Batching(ApiModel):
     """How requests are combined into batches."""
@@ -37,6 +46,9 @@ class Batching(ApiModel):
 
     max_delay: ShortDuration = "0s"
     """How long a request may wait for others, such as 5ms, up to 1s; 0s: only those that wait anyway run together."""
+
+    padding: _Padding | None = None
+    """Values by input, with which requests of different lengths are padded to the longest of their batch, such as input_ids: 0, attention_mask: 0. Outputs are cut back. A pod proves at its start that padding changes no output, and says why if it does; at most half of a batch is padding. Absent: only requests of the same length run together."""
 
 
 class Autoscaling(ApiModel):
@@ -186,6 +198,7 @@ class Serving(ApiModel):
             max_queue=self.max_queue,
             batch_size=self.batching.max_size,
             batch_delay_seconds=short_duration(self.batching.max_delay),
+            batch_padding=dict(self.batching.padding) if self.batching.padding else None,
             concurrent_runs=self.max_concurrent_runs,
             request_seconds=duration(self.request_timeout).total_seconds(),
             access_log=self.access_log.options() if self.access_log else None,

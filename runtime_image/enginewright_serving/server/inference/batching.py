@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from enginewright_serving.server.inference.padding import Padding
 from enginewright_serving.server.protocol.decode import Feeds
 
 
@@ -26,6 +27,7 @@ class BatchLimits:
     # of one run in the event loop, so that it is short; 0 if the model's thread runs all
     turn_rows: int = 0
     turn_elements: int = 0
+    padding: Padding | None = None  # without it only requests of equal lengths join
 
     def whole(self, rows: Sequence[int]) -> int:
         """Return how many of the first requests, which have these `rows`, to run at once."""
@@ -58,8 +60,10 @@ def joinable(first: Feeds, other: Feeds) -> bool:
     )
 
 
-def join(requests: Sequence[Feeds]) -> Feeds:
+def join(requests: Sequence[Feeds], padding: Padding | None = None) -> Feeds:
     """Return the inputs of `requests` one after another."""
+    if padding is not None:
+        return padding.join(requests)
     return {name: np.concatenate([request[name] for request in requests]) for name in requests[0]}
 
 

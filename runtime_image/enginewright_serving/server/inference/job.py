@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from enginewright_runtime.core.request_errors import RequestError
 
 from enginewright_serving.server.inference.batching import elements_of, joinable, rows_of
+from enginewright_serving.server.inference.padding import MOST_WASTE, Padding, share_of_padding
 from enginewright_serving.server.inference.request_failures import report_unexpected
 from enginewright_serving.server.protocol.decode import Feeds
 from enginewright_serving.server.protocol.priorities import HIGHEST, LOWEST
@@ -204,13 +205,23 @@ class Job:
         except Exception:  # noqa: BLE001 - as above: the others are answered
             _log.exception("unexpected error while closing the connection of a request")
 
-    def joins(self, other: "Job") -> bool:
+    def joins(self, other: "Job", padding: Padding | None = None) -> bool:
         """Whether it may run in one batch with `other`."""
         if not self.rows or not other.rows or self.priority != other.priority:
             return False  # a more urgent one would wait for the less urgent ones in its batch
         if self.plan is other.plan:  # the same JSON, so the same shapes
             return True
-        return self.plan.outputs == other.plan.outputs and joinable(self.feeds, other.feeds)
+        if self.plan.outputs != other.plan.outputs:
+            return False
+        if padding is not None:
+            return padding.is_joinable(self.feeds, other.feeds)
+        return joinable(self.feeds, other.feeds)
+
+
+def wastes_too_much(jobs: Iterable[Job]) -> bool:
+    """Whether a batch of `jobs` would consist of padding for the most part."""
+    sizes = [(job.elements, job.rows) for job in jobs]
+    return share_of_padding(*zip(*sizes, strict=True)) > MOST_WASTE
 
 
 def fail_all(jobs: Iterable[Job], doing: str) -> None:

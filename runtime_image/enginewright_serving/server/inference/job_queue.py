@@ -14,7 +14,7 @@ from typing import Final
 
 from enginewright_serving.server.inference.batching import BatchLimits
 from enginewright_serving.server.inference.idle import Pauses
-from enginewright_serving.server.inference.job import Job, JobState, fail_all
+from enginewright_serving.server.inference.job import Job, JobState, fail_all, wastes_too_much
 from enginewright_serving.server.inference.waiting import Waiting
 
 _LOOK_SECONDS: Final = 1.0  # interval at which abandoned deferred jobs are looked for
@@ -172,7 +172,7 @@ class JobQueue:
 
     def _add_joining(self, thread: int, jobs: list[Job]) -> None:
         """Move those that run with the first of `jobs` to it; the lock is held."""
-        waiting, most = self._waiting, self._limits.rows
+        waiting, most, padding = self._waiting, self._limits.rows, self._limits.padding
         first = jobs[0]
         rows = first.rows
         delay = self._limits.delay
@@ -187,7 +187,9 @@ class JobQueue:
                 continue
             job = waiting[0]
             rows += job.rows
-            if rows > most or not first.joins(job):
+            if rows > most or not first.joins(job, padding):
+                break
+            if padding is not None and wastes_too_much([*jobs, job]):
                 break
             jobs.append(job)
             waiting.popleft()

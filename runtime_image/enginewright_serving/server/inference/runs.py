@@ -8,14 +8,20 @@ from numpy.typing import NDArray
 
 from enginewright_serving.server.inference.batching import join, split
 from enginewright_serving.server.inference.job import Job, JobState
+from enginewright_serving.server.inference.padding import Padding
 from enginewright_serving.server.protocol.decode import Feeds
 
 
 class ModelRuns:
     """Runs of one session."""
 
-    def __init__(self, run: Callable[[list[str], Feeds], list[NDArray[Any]]]) -> None:
+    def __init__(
+        self,
+        run: Callable[[list[str], Feeds], list[NDArray[Any]]],
+        padding: Padding | None = None,
+    ) -> None:
         self._run: Final = run
+        self._padding: Final = padding
 
     def attempt(self, jobs: list[Job]) -> bool:
         """Run `jobs`, which must be joinable; return False if that fails. The first one of a client gets the run's figures."""
@@ -46,8 +52,21 @@ class ModelRuns:
             if len(jobs) == 1:
                 counted.ran = counted.feeds
                 return [self._run(counted.plan.outputs, counted.feeds)], None
-            counted.ran = join([job.feeds for job in jobs])
+            counted.ran = join([job.feeds for job in jobs], self._padding)
             arrays = self._run(counted.plan.outputs, counted.ran)
-            return split(arrays, [job.rows for job in jobs]), None
+            parts = split(arrays, [job.rows for job in jobs])
+            return self._cut(jobs, parts) if parts and self._padding else parts, None
         except Exception as error:  # noqa: BLE001 - after any error the next request is served
             return None, error
+
+    def _cut(self, jobs: list[Job], parts: list[list[NDArray[Any]]]) -> list[list[NDArray[Any]]]:
+        """Return the outputs of each job without what belongs to padding."""
+        padding = self._padding
+        assert padding is not None  # noqa: S101 - the caller's
+        return [
+            [
+                padding.cut(name, array, padding.length_of(job.feeds))
+                for name, array in zip(job.plan.outputs, arrays, strict=True)
+            ]
+            for job, arrays in zip(jobs, parts, strict=True)
+        ]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from enginewright_serving.server.inference.batching import BatchLimits
-from enginewright_serving.server.inference.job import Job, JobState
+from enginewright_serving.server.inference.job import Job, JobState, wastes_too_much
 from enginewright_serving.server.inference.runs import ModelRuns
 from enginewright_serving.server.inference.waiting import Waiting
 
@@ -160,7 +160,9 @@ class Turns:
             rows += job.rows
             elements += job.elements
             full = rows > most or elements > limits.turn_elements
-            if jobs and (full or not jobs[0].joins(job)):
+            if jobs and (full or not jobs[0].joins(job, limits.padding)):
+                break
+            if jobs and limits.padding is not None and wastes_too_much([*jobs, job]):
                 break
             jobs.append(self._claim_first())
 

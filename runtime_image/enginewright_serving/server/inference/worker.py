@@ -48,7 +48,7 @@ class InferenceWorker:
         of a request ends a thread; where one ends nevertheless, it calls `on_lost_thread`: its jobs would wait
         for ever.
         """
-        self._runs = ModelRuns(run)
+        self._runs = ModelRuns(run, limits.padding)
         self._limits = limits
         self._turns = Turns(self._runs, limits, done, self._enqueue)
         self._judge = judge

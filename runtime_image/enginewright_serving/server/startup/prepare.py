@@ -8,7 +8,7 @@ reports why.
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -48,6 +48,7 @@ from enginewright_serving.server.startup.diagnosis import Diagnosis
 from enginewright_serving.server.startup.execution import ExecutionReport
 from enginewright_serving.server.startup.input_choice import InputChoice, choose
 from enginewright_serving.server.startup.model_loading import load_session, open_cache, read_model
+from enginewright_serving.server.startup.padding_proof import PaddingProver
 from enginewright_serving.server.startup.proofs import StartupProver
 from enginewright_serving.server.startup.runtime_cache import RuntimeCache
 from enginewright_serving.server.startup.stopping import StoppableSession
@@ -100,6 +101,7 @@ class _Loaded:
 class _Timed:
     slowest: float  # seconds of a run
     batches: BatchLimits
+    padding_off: str  # why requests are not padded, where that was asked for
     usual: Baseline | None
     concurrency: Concurrency
 
@@ -228,6 +230,13 @@ def _time(
         by_sizes=loaded.model.placement.by_sizes,
         by_range=loaded.model.placement.by_range,
     )
+    padding_off = ""
+    if task.batch_padding:
+        progress("proving padded batches")
+        padding, padding_off = PaddingProver(runner, signature).prove(
+            samples, task.batch_padding, batches
+        )
+        batches = replace(batches, padding=padding)
     progress(f"measuring the latency of {shapes}")
     usual = measure(partial(runner.run, list(signature.outputs), feeds), shapes)
     conditions = RunConditions(
@@ -243,7 +252,7 @@ def _time(
         samples, batch_feeds(samples, batches) or feeds, batches, conditions
     )
     slowest = max(slowest, prover.slowest, concurrency.slowest)
-    return _Timed(slowest, batches, usual, concurrency)
+    return _Timed(slowest, batches, padding_off, usual, concurrency)
 
 
 def _details(
@@ -253,7 +262,11 @@ def _details(
     return {
         "threads": checked.threads,
         "outputs_left_out": loaded.signature.left_out,
-        "batching": {"max_size": batches.rows, "off": batches.off},
+        "batching": {
+            "max_size": batches.rows,
+            "off": batches.off,
+            **({"padding_off": timed.padding_off} if checked.task.batch_padding else {}),
+        },
         **({"runtime_cache": {"bytes": cache.bytes, "reused": cache.reused}} if cache else {}),
         **({"inputs": inputs.report} if inputs.report else {}),
         "concurrency": timed.concurrency.details(),

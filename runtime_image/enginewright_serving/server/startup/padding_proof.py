@@ -1,0 +1,195 @@
+"""Finds out at startup whether requests of different lengths may run together, padded, and whether that pays.
+
+A model need not ignore what its mask excludes: an export without a mask, a mean over all positions, or positions that
+count from the end change their outputs. So golden samples run alone and padded, beside others and in both places.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.core.request_errors import RequestError
+from enginewright_runtime.session.neighbours import first_row, make_neighbours
+from enginewright_runtime.session.samples import GoldenSample
+from numpy.typing import NDArray
+
+from enginewright_serving.server.inference.batching import BatchLimits, join, split
+from enginewright_serving.server.inference.padding import Padding
+from enginewright_serving.server.protocol.decode import Feeds
+from enginewright_serving.server.startup.run_proof import RunProver
+
+_GAIN = 0.9  # a padded batch takes at most this share of its requests' time one by one
+_RUNS: Final = 5  # of each; the fastest counts
+_FIELD: Final = "serving.batching.padding"
+
+_Outputs = list[NDArray[Any]]
+
+
+class _NoPaddingError(Exception):
+    """Why requests are not padded."""
+
+
+class PaddingProver(RunProver):
+    """Proves and times padded batches of one session."""
+
+    def prove(
+        self, samples: Sequence[GoldenSample], values: Mapping[str, int], limits: BatchLimits
+    ) -> tuple[Padding | None, str]:
+        """Return how to pad with `values`, by input, or None and why not.
+
+        `samples` have run; `limits` are those of batches of equal requests.
+        """
+        try:
+            return self._prove([sample.feeds for sample in samples], values, limits), ""
+        except _NoPaddingError as why:
+            return None, str(why)
+        except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class
+            return None, f"the model fails on padded requests: {plain(str(error))}"
+
+    def _prove(
+        self, samples: Sequence[Feeds], values: Mapping[str, int], limits: BatchLimits
+    ) -> Padding:
+        if limits.rows < 2:
+            raise _NoPaddingError(f"requests do not run together at all: {limits.off}")
+        inputs = {name: (self._find_axis(name), value) for name, value in values.items()}
+        lengths = Padding(inputs, {})
+        rows = sorted(map(first_row, samples), key=lengths.length_of)
+        long = rows[-1]
+        for name, array in long.items():
+            if name not in inputs and any(row[name].shape != array.shape for row in rows):
+                raise _NoPaddingError(
+                    f"{_FIELD} does not name {name!r}, whose sizes differ between golden samples"
+                )
+        for name, (_, value) in inputs.items():
+            if np.array(value).astype(long[name].dtype) != value:
+                raise _NoPaddingError(
+                    f"{_FIELD}: {name!r} is {long[name].dtype}, which has no {value}"
+                )
+        shorter = [row for row in rows if 0 < lengths.length_of(row) < lengths.length_of(long)]
+        shorter += self._cut(long, lengths)
+        if not shorter:
+            raise _NoPaddingError(
+                "the golden samples have one length, and the model no shorter one"
+            )
+        padding = Padding(inputs, self._find_output_axes(lengths, long, shorter))
+        for short in shorter:
+            self._compare(padding, short, long, samples)
+        half = lengths.length_of(long) / 2
+        middle = min(shorter, key=lambda row: abs(lengths.length_of(row) - half))
+        self._require_gain(padding, middle, long)
+        return padding
+
+    def _find_axis(self, name: str) -> int:
+        tensor = self._signature.inputs.get(name)
+        if tensor is None:
+            raise _NoPaddingError(f"{_FIELD} names {name!r}, which is no input")
+        axes = [axis for axis, size in enumerate(tensor.shape) if axis and size < 0]
+        if len(axes) != 1:
+            raise _NoPaddingError(
+                f"{_FIELD}: {name!r} has {len(axes)} dynamic dimensions besides the first, not one"
+            )
+        return axes[0]
+
+    def _cut(self, long: Feeds, lengths: Padding) -> list[Feeds]:
+        """Return beginnings of the longest sample that the model's profiles admit.
+
+        Short ones show most: of few positions, what padding adds to a sum or a maximum is a large part.
+        """
+        full = lengths.length_of(long)
+        rows = []
+        for length in dict.fromkeys((1, 2, full // 2, full - 1)):
+            row = dict(long)
+            for name, (axis, _) in lengths.inputs.items():
+                row[name] = np.ascontiguousarray(long[name].take(range(length), axis))
+            if 0 < length < full and self._accepts(row):
+                rows.append(row)
+        return rows
+
+    def _accepts(self, row: Feeds) -> bool:
+        shapes = {name: list(array.shape) for name, array in row.items()}
+        try:
+            for name, shape in shapes.items():
+                self._signature.inputs[name].count(shape)
+            self._signature.check_together(shapes)
+        except RequestError:
+            return False
+        return True
+
+    def _find_output_axes(
+        self, lengths: Padding, long: Feeds, shorter: Sequence[Feeds]
+    ) -> dict[str, tuple[int, ...]]:
+        """Return the axes of each output that are as long as the request, in runs of different lengths."""
+        runs = [(lengths.length_of(row), self._run(row)) for row in (*shorter, long)]
+        found_axes = {}
+        for place, name in enumerate(self._outputs):
+            shapes = [(length, outputs[place].shape) for length, outputs in runs]
+            first, *others = (shape for _, shape in shapes)
+            if any(len(shape) != len(first) for shape in others):
+                raise _NoPaddingError(f"output {name!r} has another rank at another length")
+            varying = [
+                axis for axis in range(len(first)) if any(s[axis] != first[axis] for s in others)
+            ]
+            if any(shape[axis] != length for axis in varying for length, shape in shapes):
+                raise _NoPaddingError(
+                    f"a dimension of output {name!r} varies with the length, but is not it"
+                )
+            found_axes[name] = tuple(varying)
+        return found_axes
+
+    def _compare(
+        self, padding: Padding, short: Feeds, long: Feeds, samples: Sequence[Feeds]
+    ) -> None:
+        """Raise unless both requests have the outputs that they have alone, whatever runs beside them."""
+        for own, other_length in ((short, long), (long, short)):
+            alone = self._run(own)
+            for other in (
+                other_length,
+                *filter(self._is_accepted, make_neighbours(other_length, samples)),
+            ):
+                for place, batch in enumerate(((own, other), (other, own))):
+                    outputs = self._run_padded(padding, batch)[place]
+                    name = self._differing(alone, outputs)
+                    if name is not None:
+                        raise _NoPaddingError(
+                            f"output {name!r} of a request changes when it is padded"
+                        )
+
+    def _is_accepted(self, row: Feeds) -> bool:
+        """Whether the model accepts the values of a made row."""
+        try:
+            self._run(row)
+        except Exception:  # noqa: BLE001 - as above
+            return False
+        return True
+
+    def _run_padded(self, padding: Padding, batch: Sequence[Feeds]) -> list[_Outputs]:
+        parts = split(self._run(join(batch, padding)), [1] * len(batch))
+        if parts is None:
+            raise _NoPaddingError("the first dimension of an output is not that of the inputs")
+        return [
+            [
+                padding.cut(name, array, padding.length_of(row))
+                for name, array in zip(self._outputs, part, strict=True)
+            ]
+            for row, part in zip(batch, parts, strict=True)
+        ]
+
+    def _require_gain(self, padding: Padding, short: Feeds, long: Feeds) -> None:
+        """Raise unless requests of different lengths are faster together, joining and cutting included."""
+        batch = [short, long] * 2
+        together = self._time(lambda: self._run_padded(padding, batch))
+        apart = self._time(lambda: [self._run(row) for row in batch])
+        if together > _GAIN * apart:
+            raise _NoPaddingError(
+                f"a padded batch is not faster than its requests one by one: {together * 1e3:.3g} ms,"
+                f" {apart * 1e3:.3g} ms"
+            )
+
+    def _time(self, run: Any) -> float:  # noqa: ANN401 - what it returns is not used
+        best = float("inf")
+        for _ in range(_RUNS):
+            began = self._clock()
+            run()
+            best = min(best, self._end_run(began))
+        return best

@@ -1,0 +1,126 @@
+"""Texts of different lengths run together, padded, if the model's outputs do not change: on the real server."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from tests.support.batches import BATCHES_PAY
+from tests.support.broken_models import initializer, parse_text
+from tests.support.serving import Answer, Server, binary_inputs, write_artifact
+
+CLIENTS, REQUESTS = 12, 40
+PADDING = {"ids": 0, "mask": 0}
+MASKED = "kept = Add(scores, penalty)"
+UNMASKED = "kept = Identity(scores)"
+SUM = "ReduceSum<keepdims = 0>(hidden, middle)"
+MAXIMUM = "ReduceMax<axes = [1], keepdims = 0>(hidden)"
+
+
+def encoder(attention: str = MASKED, pooled: str = SUM) -> onnx.ModelProto:
+    """Return one block of attention over tokens, and the pooled sum; `attention` may ignore the mask."""
+    table = np.random.default_rng(3).standard_normal((50, 16)).astype(np.float32)
+    return parse_text(
+        f"""(int64[batch, n] ids, int64[batch, n] mask)
+        => (float[batch, n, 16] hidden, float[batch, 16] pooled)
+        <int64[1] last = {{-1}}, int64[1] middle = {{1}}, float one = {{1}}, float far = {{-10000}}> {{
+        tokens = Gather(table, ids)
+        turned = Transpose<perm = [0, 2, 1]>(tokens)
+        scores = MatMul(tokens, turned)
+        real = Cast<to = 1>(mask)
+        away = Sub(one, real)
+        missing = Mul(away, far)
+        penalty = Unsqueeze(missing, middle)
+        {attention}
+        shares = Softmax<axis = -1>(kept)
+        mixed = MatMul(shares, tokens)
+        weights = Unsqueeze(real, last)
+        hidden = Mul(mixed, weights)
+        pooled = {pooled} }}""",
+        initializer("table", table),
+    )
+
+
+def text(length: int, seed: int) -> dict[str, Any]:
+    ids = np.random.default_rng(seed).integers(1, 50, (1, length))
+    return {"ids": ids, "mask": np.ones((1, length), np.int64)}
+
+
+def read_outputs(answer: Answer) -> dict[str, Any]:
+    values = answer.tensors()
+    outputs, at = {}, 0
+    for output in json.loads(answer.body.removesuffix(values))["outputs"]:
+        size = output["parameters"]["binary_data_size"]
+        array = np.frombuffer(values[at : at + size], np.float32)
+        outputs[output["name"]] = array.reshape(output["shape"])
+        at += size
+    return outputs
+
+
+def batching(server: Server) -> dict[str, Any]:
+    return dict(server.get("/v2/models/m/execution").json()["details"]["batching"])
+
+
+def serve(root: Path, model: onnx.ModelProto, padding: dict[str, int] | None) -> Server:
+    task = write_artifact(root, model, [text(12, 1), text(5, 2)])
+    task = task.model_copy(update={"batch_padding": padding, "batch_delay_seconds": 0.005})
+    return Server(root, task, before=BATCHES_PAY)
+
+
+def ask(server: Server, client: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Send texts of many lengths; return each with the outputs that it got."""
+    results = []
+    with server.wire() as wire:
+        for number in range(REQUESTS):
+            feeds = text(1 + (client * 5 + number * 7) % 20, client * REQUESTS + number)
+            wire.send(server.infer_request(*binary_inputs(**feeds)))
+            answer = wire.receive()
+            assert answer.status == 200, answer.body
+            results.append((feeds, read_outputs(answer)))
+    return results
+
+
+def test_texts_of_different_lengths_run_together_and_get_their_own_outputs(tmp_path: Path) -> None:
+    with serve(tmp_path, encoder(), PADDING) as server, ThreadPoolExecutor(CLIENTS) as pool:
+        report = batching(server)
+        assert (report["max_size"] > 1, report["padding_off"]) == (True, "")
+        results = [
+            item for part in pool.map(lambda c: ask(server, c), range(CLIENTS)) for item in part
+        ]
+        runs = server.metric("enginewright_batch_size_count{")
+    session = ort.InferenceSession(tmp_path / "artifact/model.onnx")
+    for feeds, outputs in results:
+        alone = dict(zip(("hidden", "pooled"), session.run(None, feeds), strict=True))
+        for name, array in alone.items():
+            np.testing.assert_allclose(outputs[name], array, 1e-4, 1e-4)
+    assert runs < len(results) * 0.8, (
+        "few lengths are the same: without padding nearly all run alone"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "padding", "why"),
+    [
+        (encoder(UNMASKED), PADDING, "output 'hidden' of a request changes when it is padded"),
+        (encoder(), {"ids": 0}, "does not name 'mask', whose sizes differ"),
+        (encoder(), {"ids": 0, "mask": 1}, "of a request changes when it is padded"),
+        (encoder(), {"token_ids": 0}, "names 'token_ids', which is no input"),
+        (encoder(pooled=MAXIMUM), {"ids": 0, "mask": 0}, "'pooled' of a request changes"),
+    ],
+    ids=["no mask", "part of the inputs", "a mask that includes", "no input", "maximum of all"],
+)  # fmt: skip
+def test_padding_that_changes_an_output_is_off(
+    model: onnx.ModelProto, padding: dict[str, int], why: str, tmp_path: Path
+) -> None:
+    with serve(tmp_path, model, padding) as server:
+        report = batching(server)
+        assert why in report["padding_off"], report
+        assert report["max_size"] > 1, "requests of the same length run together all the same"
+        feeds = text(3, 9)
+        answer = server.post(*binary_inputs(**feeds))
+        assert answer.status == 200
