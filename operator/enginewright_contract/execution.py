@@ -110,6 +110,8 @@ class Execution(Message):
     """Processor that the server runs on."""
     buckets: tuple[ComputeBucket, ...] = ()
     """By size of request (input elements, rounded up by at most an eighth): best time at warm-up, then count and total time except the first run of each shape and runs beside others; `untimed` counts those and failed runs."""
+    batch_rows: int = 1
+    """Rows of the largest batch of requests that run together; 1: each runs alone."""
     usual: Baseline | None = None
     """p50, p90 and p99 of the usual shapes, measured before the pod was ready."""
     steps: tuple[ExecutedStep, ...] = ()

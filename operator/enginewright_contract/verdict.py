@@ -39,8 +39,9 @@ class Check(StrEnum):
     INT8 products agree with the processor that the model was verified on; else `VersionMismatch`,
     `ProcessorMismatch`, `EngineCorrupt`, `EngineVersionMismatch`."""
     GOLDEN = "golden"
-    """Every golden sample was sent, and the last answer to each is right; else `ParityFailed`, or
-    `DeviceLost`, `RunsFail` after two consecutive responses of 500 or 400."""
+    """Every golden sample was sent, and the last answer to each is right, alone and in a batch; else
+    `ParityFailed`, or `DeviceLost`, `RunsFail` after two consecutive responses of 500 or 400. Unknown with
+    `NothingCompared` if no output had an element to compare."""
     PROBE_LATENCY = "probe-latency"
     """Golden inferences take at most 2.2 times the pod's baseline, in model time; else
     `SlowerThanBaseline`."""

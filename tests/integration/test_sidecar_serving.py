@@ -21,7 +21,7 @@ from enginewright_contract.verdict import Check
 from onnx import TensorProto, helper
 
 from tests.support.adversary import honest
-from tests.support.broken_models import parse_text
+from tests.support.broken_models import initializer, parse_text
 from tests.support.optional import present
 from tests.support.programs import run_program
 from tests.support.serving import (
@@ -190,6 +190,50 @@ def test_where_nothing_is_compared_golden_is_unknown(tmp_path: Path) -> None:
         )
         assert sidecar.check(Check.GOLDEN).state == "unknown"
         assert not sidecar.is_ready()
+
+
+def detector(seed: int, *, scored: bool = False) -> onnx.ModelProto:
+    """Return x [batch, 8] -> boxes [n, 4], of rows with a large enough value, and their scores if `scored`."""
+    weights = np.random.default_rng(seed).standard_normal((8, 4)) * 3
+    scores = ", float[batch] score" if scored else ""
+    score = "score = Identity(top)" if scored else ""
+    return parse_text(
+        f"""(float[batch, 8] x) => (float[n, 4] boxes{scores}) {{
+        all = MatMul(x, w) top = ReduceMax <axes = [1], keepdims = 0> (all)
+        kept = Greater(top, least) boxes = Compress <axis = 0> (all, kept) {score} }}""",
+        initializer("w", weights),
+        initializer("least", 60.0),
+    )
+
+
+# fault: Outputs | golden outputs without elements pass for any model's | check `golden` unknown,
+#   NothingCompared: never admitted | first golden inference
+def test_another_detector_is_not_admitted_for_boxes_that_golden_samples_lack(
+    tmp_path: Path,
+) -> None:
+    served, reported = (tmp_path / name for name in ("served", "reported"))
+    rng = np.random.default_rng(3)
+    samples: list[Feeds] = [{"x": rng.random((rows, 8), np.float32)} for rows in (1, 4)]
+    other = artifact(served, detector(99), samples)
+    task = artifact(reported, detector(0), samples)
+    with Server(served, other) as server, Sidecar(reported, task, server.port) as sidecar:
+        sidecar.until(
+            lambda: sidecar.check(Check.GOLDEN).reason is Reason.NOTHING_COMPARED, "asked"
+        )
+        golden = sidecar.check(Check.GOLDEN)
+        assert golden.state == "unknown"
+        assert golden.message.startswith("no element of output 'boxes' was compared")
+        assert not sidecar.is_ready()
+
+
+def test_an_output_without_elements_is_named_and_the_others_admit_the_pod(tmp_path: Path) -> None:
+    sample: Feeds = {"x": np.full((1, 8), 0.5, np.float32)}
+    task = artifact(tmp_path, detector(0, scored=True), [sample])
+    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+        sidecar.until_ready()
+        golden = sidecar.check(Check.GOLDEN)
+        assert (golden.state, golden.reason) == ("ok", Reason.NOTHING_COMPARED)
+        assert "1 golden sample passed; no element of output 'boxes' was compared" in golden.message
 
 
 def test_a_server_that_is_not_there_yet_or_not_any_more(tmp_path: Path, task: ServeTask) -> None:

@@ -144,7 +144,7 @@ def test_outputs_that_are_not_finite_are_reported(place: Workplace) -> None:
     assert "output 'y' of golden sample 'min' has 4 NaN or infinite values of 4" in golden.message
 
 
-def test_outputs_without_elements_in_all_samples_are_reported(place: Workplace) -> None:
+def test_an_output_without_elements_in_all_samples_is_reported(place: Workplace) -> None:
     """As a detector's boxes on noise: nothing but their form could be compared."""
     model = broken.parse_text(
         """(float[1, 4] x) => (int64[2, "n"] boxes, float[1, 4] y) <float limit = {1e9}> {
@@ -155,6 +155,34 @@ def test_outputs_without_elements_in_all_samples_are_reported(place: Workplace) 
     golden = place.stage("golden", task)
     assert "output 'boxes' is empty in every golden sample" in golden.message
     assert "'y' is empty" not in golden.message
+    (warning,) = golden.full["findings"]
+    assert (warning["severity"], warning["reason"]) == ("warning", Reason.NOTHING_COMPARED)
+    assert "spec.parity.samples" in warning["remedy"]
+
+
+# fault: Outputs | golden outputs have no element, so that any model's would pass | stage `golden`:
+#   NothingCompared | prepare
+def test_outputs_that_are_all_empty_prove_nothing_until_samples_fill_them(place: Workplace) -> None:
+    model = broken.parse_text(
+        """(float[1, 4] x) => (int64[2, "n"] boxes) <float limit = {1e9}> {
+        found = Greater(x, limit) boxes = NonZero(found) }"""
+    )
+    task = place.task(place.put("model.onnx", model))
+    place.complete(task, "convert")
+    refused = place.stage("golden", task)
+    assert (refused.code, refused.report.reason) == (
+        ExitCode.PERMANENT,
+        Reason.NOTHING_COMPARED,
+    )
+    assert "no output has an element in any golden sample (boxes)" in refused.message
+    assert "set spec.parity.samples" in refused.message
+    none, some = (np.full((1, 4), value, np.float32) for value in (0, 2e9))
+    samples: dict[str, Any] = {"none/x": none, "some/x": some}
+    (place.root / "samples").mkdir(exist_ok=True)
+    np.savez(place.root / "samples/golden.npz", **samples)
+    given = place.task(task.source_uri, samples_uri="pvc://data/golden.npz")
+    place.complete(given)
+    assert place.stage("golden", given).code == 0
 
 
 def test_the_end_of_the_stage_ends_its_child(place: Workplace) -> None:

@@ -62,6 +62,22 @@ def test_golden_inferences_that_compare_nothing_verify_nothing() -> None:
     assert "export with at least one output that is the same in every run" in proof.parity.message
 
 
+def test_an_output_of_which_nothing_is_compared_is_named_beside_those_that_match() -> None:
+    partly = CheckVerdict(
+        check=Check.GOLDEN,
+        state="ok",
+        reason=Reason.NOTHING_COMPARED,
+        message="2 golden samples passed; no element of output 'boxes' was compared",
+    )
+    checks = tuple(partly if check.check is Check.GOLDEN else check for check in verdict().checks)
+    proof = proven([verdict(), verdict().model_copy(update={"checks": checks})], FORBID)
+    assert (proof.parity.status, proof.parity.reason) == ("True", "GoldenMatches")
+    assert "no element of output 'boxes' was compared" in proof.parity.message
+    assert "set spec.parity.samples" in proof.parity.message
+    assert proof.broken is None
+    assert not proof.any_failed
+
+
 def test_the_worst_pod_speaks() -> None:
     proof = proven(
         [verdict(), verdict(fallback=elsewhere(8, 0.25), p99=0.034), verdict(p99=0.02)], ALLOW

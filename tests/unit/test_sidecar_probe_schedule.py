@@ -1,5 +1,7 @@
 """Which golden sample is asked when: all before admission, then the one that costs users least. No IO."""
 
+from dataclasses import replace
+
 import pytest
 from enginewright_contract.execution import ComputeBucket
 from enginewright_serving.sidecar.golden import ProbeResult
@@ -45,6 +47,26 @@ def admit(**costs: float) -> ProbeSchedule:
     for name in reversed(NAMES):
         order.interval(right(costs.get(name, 0.025), name), serving())
     return order
+
+
+def test_each_round_has_one_inference_in_a_batch_once_all_samples_are_right() -> None:
+    order = turns()
+    admitting = ProbeFacts(frozenset({"min"}), 0.0, batch=8)
+    assert [order.next(admitting, 0.0).batch for _ in range(9)] == [1] * 9
+    facts = ProbeFacts(PROVEN, 0.0, batch=8)
+    asked = [order.next(facts, float(second)) for second in range(15)]
+    assert [turn.batch for turn in asked] == [8, 1, 1, 1, 1] * 3
+    assert {turn.sample for turn in asked if turn.batch > 1} == PROVEN
+    alone = [order.next(serving(), float(second)) for second in range(15)]
+    assert {turn.batch for turn in alone} == {1}, "of a server without batches"
+
+
+def test_an_inference_in_a_batch_tells_no_cost_of_its_sample() -> None:
+    order = admit()
+    paired = replace(right(9.0, "min"), paired=True)
+    assert order.interval(paired, serving()) == 60.0
+    assert set(ask(order, serving())) >= {"min"}
+    assert not order.find_left_out(serving())
 
 
 BATCHES = {"min": 0.025, "opt": 0.2, "max": 1.2}

@@ -1,6 +1,7 @@
 """The sidecar's decisions: what counts for how long, who is admitted, what is slow. No IO."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -577,6 +578,50 @@ def test_each_sample_must_be_right_whichever_was_asked_last() -> None:
     pod_state.golden(ProbeResult("s0", 0.01, 0.0, wrong="s0 is wrong"), 1.0)
     pod_state.golden(ProbeResult("s1", 0.01, 0.0, compared=1), 1.0)
     assert golden() == ("failed", "s0 is wrong")
+
+
+def test_a_sample_that_is_wrong_in_a_batch_is_wrong_until_it_is_right_in_one() -> None:
+    pod = Pod()
+    pod.turn()
+    assert pod.state(Check.GOLDEN).state == "ok"
+    paired = ProbeResult("s0", 9.0, 0.0, compute=9.0, compared=1, paired=True)
+    durations = pod.pod_state.latency.durations.count
+    pod.pod_state.golden(replace(paired, wrong="s0, in a batch, is wrong"), 1.0)
+    assert pod.pod_state.golden_results.proven == {"s0"}, "alone it is right"
+    pod.turn()
+    golden = pod.state(Check.GOLDEN)
+    assert (golden.state, golden.reason) == ("failed", Reason.PARITY_FAILED)
+    assert golden.message == "s0, in a batch, is wrong"
+    pod.pod_state.golden(replace(paired, not_run="the server is too busy"), 1.0)
+    assert pod.state(Check.GOLDEN).state == "failed"
+    pod.pod_state.golden(paired, 1.0)
+    assert pod.state(Check.GOLDEN).state == "ok"
+    assert pod.pod_state.latency.durations.count == durations + 1, "its time is no sample's"
+
+
+# fault: Outputs | an output without elements in all golden samples, so that any model's would pass |
+#   check `golden` says which; NothingCompared if it is all outputs | first golden inference
+@pytest.mark.parametrize(
+    ("empty", "compared", "state", "reason"),
+    [
+        (({"boxes"}, {"boxes"}), 1, "ok", Reason.NOTHING_COMPARED),
+        (({"boxes"}, set()), 1, "ok", None),
+        (({"boxes", "scores"}, {"boxes", "scores"}), 0, "unknown", Reason.NOTHING_COMPARED),
+    ],
+    ids=["one output", "in one sample", "all outputs"],
+)
+def test_outputs_without_elements_are_named(
+    empty: tuple[set[str], set[str]], compared: int, state: str, reason: Reason | None
+) -> None:
+    pod_state = PodState(TASK, MANIFEST, 2, Clock())
+    for index, names in enumerate(empty):
+        result = ProbeResult(f"s{index}", 0.01, 0.0, compared=compared, empty=frozenset(names))
+        pod_state.golden(result, 1.0)
+    golden = next(item for item in pod_state.verdict().checks if item.check is Check.GOLDEN)
+    assert (golden.state, golden.reason) == (state, reason)
+    if reason is not None:
+        assert "'boxes'" in golden.message
+        assert "was compared" in golden.message
 
 
 def test_probes_that_are_never_answered_in_time_are_slow() -> None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from enginewright_serving.sidecar.client import UnreachableError
 from enginewright_serving.sidecar.inferences import FailsError, Inferences, UnansweredError
 from enginewright_serving.sidecar.json_tensors import TooLargeError
+from enginewright_serving.sidecar.pairs import Pair, Pairs
 from enginewright_serving.sidecar.protocol import ResponseError, UnencodableError, timing
 from enginewright_serving.sidecar.samples import GoldenSamples
 
@@ -42,7 +43,9 @@ class ProbeResult:
     reason: Reason | None = None  # with `fails`, from the server's error
     error: float | None = None  # largest absolute error over the numeric outputs
     inputs: str = ""  # digest of the sample's inputs, if it has run
-    compared: int = 0  # outputs that were compared, by value or by distribution
+    compared: int = 0  # outputs of which elements were compared, by value or by distribution
+    empty: frozenset[str] = frozenset()  # outputs without elements, of which the form was compared
+    paired: bool = False  # in a batch with other inputs: its times are not those of the sample
 
     @property
     def cost(self) -> float:
@@ -61,6 +64,7 @@ class GoldenProbe:
     ) -> None:
         self._inferences = inferences
         self._samples = samples
+        self._pairs = Pairs(samples)
         self._tolerances = Tolerances.of(manifest.recipe, manifest.precision)
         self._kinds = {name: type_name(output) for name, output in samples.types.outputs.items()}
         self._scales: dict[str, float] = {}
@@ -70,11 +74,32 @@ class GoldenProbe:
             manifest.varying or (), self._kinds, self._find_tolerance, repeated=True
         )
 
-    async def run(self, name: str, defer: float) -> ProbeResult:
-        """Run a sample and compare its outputs; our server may defer it for `defer` seconds."""
+    async def run(self, name: str, defer: float, batch: int = 1) -> ProbeResult:
+        """Run a sample and compare its outputs; our server may defer it for `defer` seconds.
+
+        With a `batch` of more rows than it has, it runs in one with another row, if that is possible.
+        """
+        began_cpu = time.process_time()
         try:
             sample = self._samples.read(name)
-            return await self._compare(sample, defer)
+            pair = self._pairs.make(sample, batch)
+        except (OSError, ValueError) as error:
+            return ProbeResult(name, not_run=f"cannot read the golden samples: {error}")
+        own_seconds = time.process_time() - began_cpu
+        result = await self._run(sample, defer, pair)
+        if pair is None:
+            return result
+        if result.wrong is None:
+            self._pairs.advance(name)
+        own_seconds += result.own_seconds
+        return replace(
+            result, own_seconds=own_seconds, paired=True, fails=False, late=False, reason=None
+        )
+
+    async def _run(self, sample: GoldenSample, defer: float, pair: Pair | None) -> ProbeResult:
+        name = sample.name
+        try:
+            return await self._compare(sample, defer, pair)
         except UnreachableError as error:
             seconds = self._inferences.seconds if error.late else 0.0
             why = f"the server {error}"
@@ -90,11 +115,11 @@ class GoldenProbe:
         except (OSError, ValueError) as error:
             return ProbeResult(name, not_run=f"cannot read the golden samples: {error}")
 
-    async def _compare(self, sample: GoldenSample, defer: float) -> ProbeResult:
+    async def _compare(self, sample: GoldenSample, defer: float, pair: Pair | None) -> ProbeResult:
         began_cpu = time.process_time()
         types = self._samples.types
         inputs = self._samples.inputs_digest(sample)
-        request = self._inferences.encode(sample, types)
+        request = self._inferences.encode(pair.sample if pair else sample, types)
         own_seconds = time.process_time() - began_cpu  # without waiting: other checks run meanwhile
         began = time.monotonic()
         response = await self._inferences.post(request, defer)
@@ -104,11 +129,14 @@ class GoldenProbe:
         wrong: str | None = None
         error: float | None = None
         fixed = {key: want for key, want in sample.expected.items() if key not in self._varying}
+        empty = frozenset(key for key, want in fixed.items() if not want.size)
         trial = self._varying.trial(sample.name, sample.expected)
         try:
             arrays = self._inferences.read(response, sample.expected, types)
+            if pair:
+                arrays = pair.take(arrays)
             differences = {name: self._differs(name, fixed[name], arrays[name]) for name in fixed}
-            wrong = _describe(differences, sample.name)
+            wrong = _describe(differences, sample.name, paired=pair is not None)
             error = _largest_error(fixed, arrays)
             # stop at the first wrong output: more runs for distributions would only load the server
             while trial.take(arrays) and wrong is None and not trial.faults:
@@ -128,7 +156,8 @@ class GoldenProbe:
             wrong=wrong,
             error=error,
             inputs=inputs,
-            compared=len(fixed) + len(trial.runs),
+            compared=len(fixed) - len(empty) + len(trial.runs),
+            empty=empty,
         )
 
     def _find_tolerance(self, name: str, want: NDArray[Any]) -> Tolerance:
@@ -142,10 +171,13 @@ class GoldenProbe:
         return difference(want, have, allowed, self._kinds[name], self._scales.get(name, 0.0))
 
 
-def _describe(differences: Mapping[str, str | None], sample: str) -> str | None:
+def _describe(
+    differences: Mapping[str, str | None], sample: str, *, paired: bool = False
+) -> str | None:
+    where = ", in a batch with other inputs," if paired else ""
     for name, differs in differences.items():
         if differs is not None:
-            return f"output {name!r} of golden sample {sample!r} {differs}"
+            return f"output {name!r} of golden sample {sample!r}{where} {differs}"
     return None
 
 

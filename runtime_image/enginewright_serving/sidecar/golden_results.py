@@ -1,5 +1,6 @@
 """Whether the outputs of one server process agree, from its golden inferences. Pure."""
 
+from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -11,6 +12,10 @@ from enginewright_serving.sidecar.checks import CheckResult
 from enginewright_serving.sidecar.golden import ProbeResult
 
 _FAILURES: Final = 2  # consecutive golden inferences that fail until the check fails
+_ALL_VARY: Final = (
+    "no output of the golden samples can be compared: every output differs between runs of the source model, and the"
+    " distribution of its values is unknown"
+)
 
 
 class GoldenResults:
@@ -20,13 +25,15 @@ class GoldenResults:
         self._manifest = manifest
         self._samples = samples
         self._last: dict[str, ProbeResult] = {}  # by sample
+        self._paired: dict[str, ProbeResult] = {}  # likewise, in a batch with other inputs
         self._failing = 0  # in a row that the server could not run
 
     def add(self, result: ProbeResult) -> CheckResult | None:
         """Record a result; return that of the check, or None if this one proves nothing."""
-        self._failing = self._failing + 1 if result.fails else 0
+        if not result.paired:
+            self._failing = self._failing + 1 if result.fails else 0
         if result.not_run is None:
-            self._last[result.sample] = result
+            (self._paired if result.paired else self._last)[result.sample] = result
             return self._outcome()
         if result.reason is not None and self._failing >= _FAILURES:
             return CheckResult.as_failed(result.reason, result.not_run)
@@ -44,19 +51,29 @@ class GoldenResults:
         return float(f"{max(errors):.1e}") if errors else None
 
     def _outcome(self) -> CheckResult:
-        wrong = next((result.wrong for result in self._last.values() if result.wrong), None)
+        results = (*self._last.values(), *self._paired.values())
+        wrong = next((result.wrong for result in results if result.wrong), None)
         if wrong is not None:
             return CheckResult.as_failed(Reason.PARITY_FAILED, wrong)
         if len(self._last) < self._samples:
             return CheckResult.as_unknown("not all golden samples have run yet")
+        blank = _describe_empty(self._last.values())
         if not any(result.compared for result in self._last.values()):
-            return CheckResult.as_unknown(
-                "no output of the golden samples can be compared: every output differs between"
-                " runs of the source model, and the distribution of its values is unknown",
-                Reason.NOTHING_COMPARED,
-            )
+            return CheckResult.as_unknown(blank or _ALL_VARY, Reason.NOTHING_COMPARED)
         right = f"{format_count(self._samples, 'golden sample')} passed"
         spread = [output.name for output in self._manifest.varying or () if output.spreads]
-        return CheckResult.as_ok(
-            f"{right}; compared in distribution: {', '.join(spread)}" if spread else right
-        )
+        if spread:
+            right += f"; compared in distribution: {', '.join(spread)}"
+        if blank:  # it stays ok: clients get the other outputs, which agree
+            return CheckResult("ok", Reason.NOTHING_COMPARED, f"{right}; {blank}")
+        return CheckResult.as_ok(right)
+
+
+def _describe_empty(results: Collection[ProbeResult]) -> str:
+    """Return which outputs had no element in any sample, "" if there are none."""
+    names = sorted(frozenset.intersection(*(result.empty for result in results)))
+    return (
+        f"no element of output {', '.join(map(repr, names))} was compared: all golden samples have it empty"
+        if names
+        else ""
+    )

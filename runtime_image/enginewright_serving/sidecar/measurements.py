@@ -94,7 +94,7 @@ class PodMeasurements:
             self._ok += 1
         elif result.fails or result.late:
             self._failed += 1
-        if result.not_run is None and result.compute is not None:
+        if result.not_run is None and result.compute is not None and not result.paired:
             windows = self._golden.setdefault((result.sample, result.inputs), Windows())
             windows.add(result.compute, now)
 

@@ -121,11 +121,11 @@ class PodState:
 
     def golden(self, result: ProbeResult, interval: float) -> None:
         """A golden inference has ended; the next one starts in `interval` seconds."""
-        if result.late or (result.wrong is None and result.not_run is None):
+        if not result.paired and (result.late or (result.wrong is None and result.not_run is None)):
             idle = self.probe_facts.is_idle
             self.latency.add_probe(result, idle=idle, probing=self._probing)
         outcome = self.golden_results.add(result)
-        if result.not_run is None:
+        if result.not_run is None and not result.paired:
             self.latency.durations.observe(max(0.0, result.seconds - result.queued))
         if outcome is None:
             self.board.miss(Check.GOLDEN, result.not_run or "")
@@ -190,6 +190,7 @@ class PodState:
             served=self._traffic.served,
             undecided=self.latency.probes.is_undecided(self._clock()),
             probing=self._probing,
+            batch=self.reported.batch_rows if self.reported else 1,
         )
 
     @property

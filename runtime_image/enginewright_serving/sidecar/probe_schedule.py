@@ -32,6 +32,7 @@ ADMISSION_INTERVAL: Final = 0.05  # seconds between golden inferences until ever
 _ALIKE: Final = 1.5  # samples up to this many times the smallest one's cost count as small
 _UNDECIDED_EVERY: Final = 4  # interval while undecided, in multiples of the sample's cost
 _LARGE_EVERY: Final = 5  # least intervals between larger samples
+_ROUND: Final = 4  # least golden inferences after which one runs in a batch with other inputs
 _COSTS: Final = 5  # measurements of a sample, of which the lowest is its cost
 _SERVED_MOST: Final = 15  # reports with requests whose mean times in the model are known
 _SERVED_LEAST: Final = 3  # likewise, for a median
@@ -47,6 +48,7 @@ class ProbeFacts:
     undecided: bool = False  # there is no baseline yet, or the last golden inference was slow
     served: float = 0.0  # seconds that a request spends in the model; 0 if unknown
     probing: bool = False  # the operator asks for a higher rate
+    batch: int = 1  # rows of the largest batch that the server forms
 
     @property
     def is_idle(self) -> bool:
@@ -60,6 +62,7 @@ class ProbeTurn:
 
     sample: str
     defer: float  # seconds for which the server may defer it
+    batch: int = 1  # of at most so many rows, in which it runs with other inputs; 1: it runs alone
 
 
 class Traffic:
@@ -106,6 +109,8 @@ class ProbeSchedule:
     def __init__(self, names: Sequence[str]) -> None:
         self._names = list(names)
         self._turn = 0
+        self._paired = 0  # golden inferences with other inputs
+        self._alone = self._round = max(_ROUND, len(self._names))  # others since then, and when due
         self._last: dict[str, int] = {}  # turn of each
         # seconds in the model of its last runs, by sample
         self._measured: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_COSTS))
@@ -125,6 +130,11 @@ class ProbeSchedule:
             self._large_at, self._large_cost = now, self._measured[name][-1]
             return ProbeTurn(name, defer)
         cheap = [name for name in self._names if name not in large]
+        if facts.batch > 1 and self._alone >= self._round:
+            self._alone = 0
+            self._paired += 1
+            return ProbeTurn(cheap[self._paired % len(cheap)], defer, facts.batch)
+        self._alone += 1
         return ProbeTurn(self._one_of(cheap), defer)
 
     def find_left_out(self, facts: ProbeFacts) -> list[str]:
@@ -147,6 +157,10 @@ class ProbeSchedule:
         """Return the most seconds in the model for a golden inference while requests are served."""
         return max(min(map(self._cost, self._measured), default=0.0) * _ALIKE, facts.served)
 
+    def _charge(self, result: ProbeResult, facts: ProbeFacts) -> float:
+        """Return the seconds of a run that determine when the next one begins; larger samples have their own interval."""
+        return result.cost if result.paired else min(result.cost, self._most(facts))
+
     def _one_of(self, names: Sequence[str]) -> str:
         name = min(names, key=lambda item: self._last.get(item, -1))
         self._last[name] = self._turn = self._turn + 1
@@ -155,7 +169,7 @@ class ProbeSchedule:
     def interval(self, result: ProbeResult, facts: ProbeFacts) -> float:
         """Return the interval between the starts of the run of `result` and of the next one, at the usual rate."""
         self._last_result = result
-        if result.not_run is None:
+        if result.not_run is None and not result.paired:
             self._measured[result.sample].append(result.cost)
         usual = settings.INTERVALS[Check.GOLDEN]
         if result.wrong is not None or result.not_run is not None:
@@ -164,8 +178,7 @@ class ProbeSchedule:
             self._interval = ADMISSION_INTERVAL
         else:
             share = _IDLE_SHARE if facts.is_idle else _PROBE_SHARE
-            cost = min(result.cost, self._most(facts))  # larger ones have their own interval
-            needed = max(cost / share, result.own_seconds / _OWN_SHARE)
+            needed = max(self._charge(result, facts) / share, result.own_seconds / _OWN_SHARE)
             if facts.undecided and facts.is_idle:
                 needed = _UNDECIDED_EVERY * result.cost  # a few more measurements decide
             self._interval = min(settings.SLOWEST_INTERVAL, max(usual, needed))
@@ -181,6 +194,5 @@ class ProbeSchedule:
         share = _PROBING_IDLE_SHARE if facts.is_idle else _PROBING_SHARE
         if facts.is_idle and self._large(facts):
             share -= _PROBING_LARGE_SHARE
-        cost = min(result.cost, self._most(facts))
-        needed = max(cost / share, result.own_seconds / PROBING_OWN_SHARE)
+        needed = max(self._charge(result, facts) / share, result.own_seconds / PROBING_OWN_SHARE)
         return min(self._interval, max(ADMISSION_INTERVAL, needed))

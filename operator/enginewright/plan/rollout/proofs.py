@@ -149,6 +149,8 @@ def _parity(verdicts: Sequence[Verdict]) -> Statement:
         return Statement("Unknown", str(lasting.reason), _text_of(lasting))
     if checks and all(check.state == "ok" for check in checks):
         message = "the golden outputs of every pod match those of the source model"
+        if limited := next((check for check in checks if check.reason), None):
+            message += f"; {_text_of(limited)}"
         return Statement("True", StatusReason.GOLDEN_MATCHES, message)
     return Statement("Unknown", StatusReason.VERIFYING, "not all golden inferences have run yet")
 

@@ -74,9 +74,11 @@ class Reference:
     level: str | None = None  # of graph optimizations at which its outputs are correct
     varying: tuple[VaryingOutput, ...] = ()  # outputs that differ from run to run of the source
 
-    def warn(self, cause: str, reason: Reason = Reason.PARITY_FAILED) -> None:
+    def warn(
+        self, cause: str, reason: Reason = Reason.PARITY_FAILED, remedy: str | None = None
+    ) -> None:
         """Add a warning to the findings."""
-        self.findings.append(Finding(severity="warning", reason=reason, cause=cause))
+        self.findings.append(Finding(severity="warning", reason=reason, cause=cause, remedy=remedy))
 
 
 def make(recipe: Recipe, work: Path) -> Reference:

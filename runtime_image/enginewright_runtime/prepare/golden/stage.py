@@ -6,6 +6,7 @@ device, which a prepare Job lacks.
 
 import logging
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +30,7 @@ from enginewright_runtime.proof.golden_run import (
     EXPECTED,
     EXPECTED_OUTPUTS,
     INPUTS,
+    OUTPUTS,
     GoldenFiles,
     GoldenRun,
     JudgedRun,
@@ -36,9 +38,10 @@ from enginewright_runtime.proof.golden_run import (
 from enginewright_runtime.proof.parity.comparison import ComparedWith
 from enginewright_runtime.proof.parity.drift import Side, find_drift
 from enginewright_runtime.proof.parity.tolerances import Tolerances
-from enginewright_runtime.session.arrays import read_arrays
+from enginewright_runtime.session.arrays import map_arrays, read_arrays
 
 _log: Final = logging.getLogger(__name__)
+_GIVE_SAMPLES: Final = "set spec.parity.samples to inputs for which it has elements"
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
@@ -59,6 +62,7 @@ class _Golden:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir()
         self._made = make(self._recipe, self._work)
+        self._judge_sizes()
         judged = self._converted != self._source and self._made.origin != "itself"
         if judged:
             self._judge_converted()
@@ -104,6 +108,23 @@ class _Golden:
                 ],
             },
         )
+
+    def _judge_sizes(self) -> None:
+        """Refuse golden outputs without an element, such as a detector's boxes in noise; warn of single ones."""
+        elements: Counter[str] = Counter()
+        for key, array in map_arrays(self._folder / OUTPUTS).items():
+            elements[key.partition("/")[2]] += array.size
+        if not elements.total():
+            raise StageFailure(
+                Reason.NOTHING_COMPARED,
+                f"no output has an element in any golden sample ({', '.join(elements)}), so any other"
+                " model's outputs would pass for right",
+                remedy=_GIVE_SAMPLES,
+            )
+        for name, count in elements.items():
+            if not count:
+                cause = f"output {name!r} is empty in every golden sample, so only its type and shape can be compared"
+                self._made.warn(cause, Reason.NOTHING_COMPARED, _GIVE_SAMPLES)
 
     def _judge_converted(self) -> None:
         _log.info("comparing the converted model with %s", ORIGIN_NAMES[self._made.origin])

@@ -26,6 +26,7 @@ class ExecutionReport:
         buckets: ComputeBuckets,
         *,
         usual: Baseline | None,
+        batch_rows: int,
         details: dict[str, Any],
         steps: ServedSteps | None = None,
     ) -> None:
@@ -54,6 +55,7 @@ class ExecutionReport:
             "runtime_version": metadata.version("enginewright"),
             "processor": processor.read(),
             "usual": usual,
+            "batch_rows": batch_rows,
             "steps": steps.executed if steps else (),
         }
         self._details = details | {"versions": versions}

@@ -137,6 +137,7 @@ def prepare(
             loaded.model,
             loaded.buckets,
             usual=timed.usual,
+            batch_rows=timed.batches.rows,
             details=_details(checked, loaded, timed, load_seconds, seconds),
             steps=steps,
         ),

@@ -60,7 +60,9 @@ class StartupProver:
             arrays = self._run(sample.feeds, f"golden sample {sample.name!r}")
             self._compare(sample, dict(zip(self._outputs, arrays, strict=True)), comparison)
         if not comparison.verdict().compared:
-            _log.warning("no output can be compared: all vary, and their distribution is unknown")
+            _log.warning(
+                "no output can be compared: all are empty, or vary in an unknown distribution"
+            )
         points = [(f"golden sample {sample.name!r}", sample.feeds) for sample in samples]
         for label, feeds in profile_points(
             [sample.feeds for sample in samples], list_profiles(manifest)
