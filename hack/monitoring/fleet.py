@@ -108,7 +108,7 @@ def _traffic() -> Row:
         graph(
             "Requests per second",
             "The ten models with the most answers, rejections included.",
-            Look(span=8, unit="reqps"),
+            Look(span=6, unit="reqps"),
             Query(
                 "topk(10, sum by (namespace, model)"
                 " (rate(enginewright_requests_total[$__rate_interval])))",
@@ -117,11 +117,23 @@ def _traffic() -> Row:
         ),
         graph(
             "Share of server errors",
-            "Share of answers with a 5xx code, of the ten worst models.",
-            Look(span=8, unit="percentunit", steps=_ERRORS),
+            "Share of the requests that were run, of the ten worst models: 5xx but 503 and 504.",
+            Look(span=6, unit="percentunit", steps=_ERRORS),
             Query(
                 "topk(10, sum by (namespace, model)"
-                ' (rate(enginewright_requests_total{code=~"5.."}[$__rate_interval]))'
+                ' (rate(enginewright_requests_total{code=~"5..", code!~"503|504"}[$__rate_interval]))'
+                " / (sum by (namespace, model)"
+                ' (rate(enginewright_requests_total{code!~"503|504"}[$__rate_interval])) > 0))',
+                "{{namespace}}/{{model}}",
+            ),
+        ),
+        graph(
+            "Share not run, for load",
+            "Share of answers with 503 or 504, of the ten worst models.",
+            Look(span=6, unit="percentunit", steps=_ERRORS),
+            Query(
+                "topk(10, sum by (namespace, model)"
+                ' (rate(enginewright_requests_total{code=~"503|504"}[$__rate_interval]))'
                 " / (sum by (namespace, model)"
                 " (rate(enginewright_requests_total[$__rate_interval])) > 0))",
                 "{{namespace}}/{{model}}",
@@ -130,7 +142,7 @@ def _traffic() -> Row:
         graph(
             "Latency ratio",
             "Inference time divided by the usual one, of the ten worst models.",
-            Look(span=8, steps=SLOW),
+            Look(span=6, steps=SLOW),
             Query(
                 "topk(10, max by (namespace, model)"
                 ' (enginewright_latency_ratio{check!="class-latency"}))',

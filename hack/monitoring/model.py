@@ -154,7 +154,9 @@ def _traffic() -> Row:
                 f" (rate(enginewright_batch_size_bucket{{{_OF}}}[$__rate_interval])))",
                 "90%",
             ),
-            Query(f"sum(enginewright_event_loop_runs{{{_OF}}})", "pods with runs in the event loop"),
+            Query(
+                f"sum(enginewright_event_loop_runs{{{_OF}}})", "pods with runs in the event loop"
+            ),
         ),
         graph(
             "Requests in flight",

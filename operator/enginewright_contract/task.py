@@ -261,3 +261,4 @@ class ServeTask(ServingOptions, ServedRevision):
     tls: bool = False  # whether both ports speak TLS, with the certificate in `TLS_PATH`
     promise: Promise = Promise()
     drain_seconds: float | None = None  # after SIGTERM, instead of the server's default
+    shadow_token: str | None = None  # of requests that are copies; without it none is

@@ -52,8 +52,9 @@ class Check(StrEnum):
     """Runs take at most twice the engine's benchmark on its class; unknown without one; else
     `SlowerThanBenchmark`."""
     ERRORS = "errors"
-    """At most 5% of the responses of the last minute, if there are 20 or more, are 5xx; the message
-    reports when more than half are 4xx; else `TooManyErrors`."""
+    """At most 5% of the responses of the last minute, if there are 20 or more, are 5xx; 503 and 504, which
+    are load, do not count. The message reports more than 5% of these, and when more than half are 4xx; else
+    `TooManyErrors`."""
 
 
 CheckState = Literal["ok", "failed", "unknown"]

@@ -7,9 +7,7 @@ both bodies, one after the other, and a header with their lengths.
 from dataclasses import dataclass
 from typing import Final, Self
 
-HEADER: Final = (
-    "Enginewright-Shadow"  # of a response to the sidecar, and of a request that is a copy
-)
+HEADER: Final = "Enginewright-Shadow"  # of a response to the sidecar, and of a copy, with the token
 RESOURCE: Final = "shadow"  # below /v2/models/<model>
 SHARE_QUERY: Final = "share"
 ASKED_SECONDS: Final = 5.0  # for which a share holds, unless the sidecar asks again

@@ -14,6 +14,7 @@ from enginewright_serving.server.protocol.grpc.messages import InferRequest
 
 from tests.support.broken_models import initializer, parse_text
 from tests.support.serving import (
+    COPY,
     Server,
     binary_inputs,
     infer_message,
@@ -94,7 +95,7 @@ def test_sizes_match_the_bodies(linear: Server) -> None:
 def test_only_inferences_of_clients_are_timed(linear: Server) -> None:
     before = [total(linear, code) for code in ("2xx", "4xx", "5xx")]
     assert linear.post(x(), headers=linear.probe_header()).status == 200
-    assert linear.post(x(), headers={"Enginewright-Shadow": "1"}).status == 200
+    assert linear.post(x(), headers=COPY).status == 200
     assert linear.get("/v2/models/m").status == 200
     assert linear.get("/v2/models/m/infer").status == 405
     assert linear.get("/none").status == 404

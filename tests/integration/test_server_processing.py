@@ -21,6 +21,7 @@ from hack.samples import text_steps
 from tests.support import processing
 from tests.support.broken_models import initializer, parse_text
 from tests.support.serving import (
+    COPY,
     Answer,
     Feeds,
     Server,
@@ -164,7 +165,7 @@ def test_the_sidecars_requests_have_the_inputs_of_the_model(images: Server) -> N
 def test_copies_of_clients_requests_go_through_the_steps(images: Server) -> None:
     data = processing.picture((0, 255, 0))
     for headers in ({}, images.probe_header()):
-        marked = {"Enginewright-Shadow": "1"} | headers
+        marked = COPY | headers
         answer = images.post(image_document(data), data, headers=marked)
         assert outputs(answer)["label"] == ["green"]
 

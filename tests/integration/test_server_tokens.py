@@ -25,7 +25,14 @@ from tests.integration.test_sidecar_shadow import (
     start_watching,
 )
 from tests.support.secret_volumes import write_secret
-from tests.support.serving import Server, json_inputs, linear_model, read_report, write_artifact
+from tests.support.serving import (
+    COPY,
+    Server,
+    json_inputs,
+    linear_model,
+    read_report,
+    write_artifact,
+)
 from tests.support.sidecar import Sidecar, artifact
 from tests.support.waiting import until
 
@@ -92,7 +99,7 @@ def test_all_else_needs_one(server: Server, path: str) -> None:
         {"Authorization": f"Basic {TOKEN}"},
         {"Authorization": TOKEN},
         {"Enginewright-Probe": "0" * 64},
-        {"Enginewright-Shadow": "1"},
+        COPY,
     ],
 )
 def test_an_inference_without_a_valid_token_is_refused(

@@ -14,7 +14,7 @@ from enginewright_serving.exchanges import HEADER, ExchangeHead
 from tests.integration.test_processing_prepare import task_of
 from tests.support import processing
 from tests.support.preparing import Workplace
-from tests.support.serving import Server, binary_inputs, infer_message
+from tests.support.serving import COPY, SHADOW_TOKEN, Server, binary_inputs, infer_message
 from tests.support.sidecar import Sidecar
 
 PICTURE = processing.picture((0, 255, 0))
@@ -27,7 +27,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     _, outcome = space.prepare(task)
     key = outcome.published.key
     assert space.fetch_artifact(key).code == 0
-    serving = ServeTask(model="m", revision="r1", prepared_key=key, backend="cpu")
+    serving = ServeTask(
+        model="m", revision="r1", prepared_key=key, backend="cpu", shadow_token=SHADOW_TOKEN
+    )
     with Server(space.root, serving) as server:
         yield server
 
@@ -73,6 +75,6 @@ def test_copies_have_requests_and_answers_of_clients(
     assert request[head.request_json :] == PICTURE
     # as the sidecar sends it to the canary
     header, tensors = request[: head.request_json], request[head.request_json :]
-    again = served.post(header, tensors, headers={"Enginewright-Shadow": "1"})
+    again = served.post(header, tensors, headers=COPY)
     assert again.body == answer
     assert b"green" in answer

@@ -490,6 +490,28 @@ def test_overload_is_neither_wrong_nor_unready(tmp_path: Path) -> None:
     assert statuses == {200, 503}
 
 
+def test_a_clients_short_timeout_fails_no_check_and_is_reported(
+    tmp_path: Path, task: ServeTask
+) -> None:
+    sample = json_inputs(**SAMPLE)
+    with (
+        Server(tmp_path, task) as server,
+        Sidecar(tmp_path, task, server.port, pace=0.2) as sidecar,
+    ):
+        sidecar.until_ready()
+        hurried = sample | {"parameters": {"timeout": 1}}  # a microsecond
+
+        def is_reported() -> bool:
+            for _ in range(10):
+                server.post(sample)
+                server.post(hurried)
+            return "not run, for load" in sidecar.check(Check.ERRORS).message
+
+        sidecar.until(is_reported, "the check has counted them")
+        assert sidecar.check(Check.ERRORS).state == "ok"
+        assert server.metric('enginewright_requests_total{code="504"') > 20
+
+
 @pytest.mark.parametrize("nonsense", [b"null", b"{" * 10_000], ids=["null", "braces"])
 def test_nonsense_is_survived(pod: tuple[Proxy, Sidecar], nonsense: bytes) -> None:
     proxy, sidecar = pod

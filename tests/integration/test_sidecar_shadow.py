@@ -22,6 +22,8 @@ from tests.support.optional import present
 from tests.support.ports import free_port
 from tests.support.process_memory import memory_of
 from tests.support.serving import (
+    COPY,
+    SHADOW_TOKEN,
     Answer,
     Server,
     Wire,
@@ -73,7 +75,7 @@ def start_watching(
 
 
 def order(share: float = 1.0, seconds: float = 100.0, to: str = HERE) -> str:
-    return f"{share:g} {int(time.time() + seconds)} {CANARY} {to}"
+    return f"{share:g} {int(time.time() + seconds)} {CANARY} {SHADOW_TOKEN} {to}"
 
 
 def read_comparison(sidecar: Sidecar) -> ShadowComparison | None:
@@ -495,7 +497,7 @@ def test_a_copy_is_refused_where_clients_wait_and_counts_for_itself_only(tmp_pat
     with Server(tmp_path, task) as server:
         document = json_inputs(turns=np.array([1500]))
         clients = server.infer_request(document)
-        copied = server.infer_request(document, headers={"Enginewright-Shadow": "1"})
+        copied = server.infer_request(document, headers=COPY)
         with contextlib.ExitStack() as stack:
             wires = [stack.enter_context(Wire(server.port, timeout=60)) for _ in range(5)]
             for wire in wires[:4]:

@@ -13,7 +13,7 @@ import grpc
 from enginewright_serving.server.protocol.grpc import messages
 
 from tests.support import http2, processing
-from tests.support.serving import Server, Wire, any_certificate
+from tests.support.serving import COPY, Server, Wire, any_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,7 +159,7 @@ class Mixture:
         if self._is(0.5):
             fields["Enginewright-Defer"] = self._random.choice(["1", "50", "5000"])
         if self._is(0.3):
-            fields["Enginewright-Shadow"] = "1"
+            fields |= COPY if self._is(0.5) else {"Enginewright-Shadow": "1"}
         x = {"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [1.0] * 8}
         with self._server.wire() as wire:
             wire.send(self._server.infer_request({"inputs": [x]}, headers=fields))

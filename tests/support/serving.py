@@ -19,10 +19,12 @@ import onnx
 import onnxruntime as ort
 from enginewright_contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest, TensorSpec
 from enginewright_contract.report import StageReport, read_termination_message
+from enginewright_contract.shadow import shadow_token
 from enginewright_contract.task import Recipe, ServeTask, ShapeProfile
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.proof.parity.observing import is_random, observe
+from enginewright_serving.exchanges import HEADER as SHADOW_HEADER
 from enginewright_serving.probe_token import HEADER, read_or_create
 from enginewright_serving.server.protocol.grpc.messages import InferRequest
 from numpy.typing import NDArray
@@ -38,6 +40,8 @@ from tests.support.waiting import Deadline
 OPSET = 17
 IR_VERSION = 9
 START_SECONDS = 60.0
+SHADOW_TOKEN = shadow_token("uid-of-m")
+COPY = {SHADOW_HEADER: SHADOW_TOKEN}  # of a request that is a copy
 Feeds = dict[str, NDArray[Any]]
 DATATYPES = {
     "float32": "FP32",
@@ -229,6 +233,7 @@ def write_artifact(
         revision=revision,
         prepared_key=key,
         backend="cpu",
+        shadow_token=SHADOW_TOKEN,
         # a test that wants several runs says so: how many pay depends on the machine
         **{"concurrent_runs": 1, **options},
     )

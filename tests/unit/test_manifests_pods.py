@@ -9,7 +9,7 @@ from enginewright.manifests.probe_job import probe_job
 from enginewright_contract import task as contract
 from enginewright_contract.reasons import ExitCode
 from enginewright_contract.serving_options import AccessLogTask, TracingTask
-from enginewright_contract.shadow import SHADOW_ANNOTATION
+from enginewright_contract.shadow import SHADOW_ANNOTATION, shadow_token
 from enginewright_contract.task import PREPARE_STAGES, PrepareTask, ServeTask
 from enginewright_contract.verdict import RELEASE_ANNOTATION
 
@@ -328,6 +328,7 @@ def test_task_names_the_artefact() -> None:
         request_seconds=10.0,
         access_log=AccessLogTask(share=0.025, failed="All"),
         tracing=TracingTask(endpoint="http://collector:4318", share=0.05),
+        shadow_token=shadow_token(world.the("InferenceModel")["metadata"]["uid"]),
     )
 
 

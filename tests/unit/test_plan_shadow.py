@@ -6,7 +6,7 @@ import pytest
 from enginewright.manifests.labels import COMPONENT, PROMOTE, SERVE, TRACK
 from enginewright_contract.measurements import ShadowComparison, ShadowOutput
 from enginewright_contract.shadow import SHADOW_ANNOTATION, ShadowOrder, read_order
-from enginewright_contract.task import SHADOW_FILE
+from enginewright_contract.task import TASK_VARIABLE, ServeTask
 
 from tests.support.plan_objects import OTHER, SECOND, Json
 from tests.support.plan_world import World, serving
@@ -17,24 +17,23 @@ CANARY: Json = {"replicas": 1, "hold": "5m", "shadow": "10%", "minSamples": 40}
 def verifying(*, earlier: bool = False, **canary: Any) -> World:
     """Have a canary whose pods are ready, and whose golden inferences show no regression.
 
-    `earlier`: what serves was created by a version without the annotation's file.
+    `earlier`: what serves was created by a version whose pods have no token for copies.
     """
     world = serving(rollout={"canary": {**CANARY, **canary}}, replicas=2)
     if earlier:
-        forget_file(world)
+        forget_token(world)
     world.edit(source=OTHER).job_succeeds(SECOND)
     return world.canary_available()
 
 
-def forget_file(world: World) -> None:
+def forget_token(world: World) -> None:
     for stored in world.all("ControllerRevision"):
         for template in stored["data"]["templates"].values():
-            for volume in template["spec"]["volumes"]:
-                if "downwardAPI" in volume:
-                    items = volume["downwardAPI"]["items"]
-                    volume["downwardAPI"]["items"] = [
-                        item for item in items if item["path"] != SHADOW_FILE
-                    ]
+            for container in template["spec"]["containers"]:
+                for variable in container["env"]:
+                    task = ServeTask.model_validate_json(variable["value"])
+                    without = task.model_copy(update={"shadow_token": None})
+                    variable["value"] = without.to_json()
         world.kube.count_change(stored)
     world.settle().all_available()
 
@@ -73,6 +72,18 @@ def order(world: World) -> ShadowOrder:
     return shadow
 
 
+def read_tokens(world: World) -> set[str | None]:
+    """Return the tokens by which the servers of the canary's pods know copies."""
+    return {
+        ServeTask.model_validate_json(variable["value"]).shadow_token
+        for deployment in world.all("Deployment")
+        if TRACK in deployment["spec"]["template"]["metadata"]["labels"]
+        for container in deployment["spec"]["template"]["spec"]["containers"]
+        for variable in container["env"]
+        if variable["name"] == TASK_VARIABLE
+    }
+
+
 def compare(world: World, compared: int, *, revision: str = "", **fields: Any) -> World:
     """Have the first serving pod's sidecar report a comparison."""
     new = revision or world.status["revision"]
@@ -101,6 +112,7 @@ def test_serving_pods_are_to_send_a_share_to_the_canarys_ready_pods() -> None:
     (canary,) = pods(world, canary=True)
     assert shadow.addresses == (canary["status"]["podIP"],)
     assert (shadow.share, shadow.revision) == (0.1, world.status["revision"])
+    assert shadow.token in read_tokens(world), "the canary's server takes it for a copy"
     assert shadow.until == world.now.timestamp() + 120
     assert annotations(world, canary=True) == [None]
 

@@ -10,6 +10,7 @@ from enginewright_contract.manifest import Partition, TensorSpec
 from enginewright_contract.measurements import PROBING_SECONDS
 from enginewright_contract.processors import Feature, Processor
 from enginewright_contract.reasons import Reason
+from enginewright_contract.status_codes import LOAD
 from enginewright_contract.task import Policy, Promise, ServeTask
 from enginewright_contract.verdict import RELEASE_SECONDS, Check, CheckState, CheckVerdict
 from enginewright_serving.sidecar import execution_checks
@@ -267,6 +268,35 @@ def test_service_that_refuses_most_requests_says_so() -> None:
     share.add({200: 40.0, 400: 339.0, 499: 100.0}, 10.0)
     assert share.outcome().state == "ok", "it is no error of the server's"
     assert "more than half are refused as invalid" in share.outcome().message
+
+
+# fault: Reports | one client's short timeout, or a full queue, makes a pod look broken | check `errors` leaves 503
+#   and 504 out and says so; alert EnginewrightOverloaded | 5 min
+@pytest.mark.parametrize("code", sorted(LOAD))
+def test_load_is_no_error_and_is_reported(code: int) -> None:
+    share = ErrorShare()
+    share.add({200: 0.0, code: 0.0}, 0.0)
+    share.add({200: 96.0, code: 4.0}, 5.0)
+    assert (share.outcome().state, "load" in share.outcome().message) == ("ok", False)
+    share.add({200: 100.0, code: 50.0}, 10.0)
+    assert share.outcome().state == "ok"
+    assert "more than 5% are not run, for load (503, 504)" in share.outcome().message
+
+
+def test_errors_are_a_share_of_the_requests_that_were_run() -> None:
+    share = ErrorShare()
+    share.add({200: 0.0, 500: 0.0, 503: 0.0}, 0.0)
+    share.add({200: 18.0, 500: 2.0, 503: 1000.0}, 5.0)
+    assert share.outcome().state == "failed"
+    assert "fail with 500; more than 5% are not run" in share.outcome().message
+
+
+def test_load_alone_says_nothing_about_errors() -> None:
+    share = ErrorShare()
+    share.add({200: 0.0, 504: 0.0}, 0.0)
+    share.add({200: 0.0, 504: 100.0}, 5.0)
+    assert share.outcome().state == "unknown"
+    assert "not run, for load" in share.outcome().message
 
 
 # What the server tells of itself.

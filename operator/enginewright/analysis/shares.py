@@ -17,14 +17,16 @@ until they have enough of them, unless its shares differ: then there was an inci
 Requests that the server did not run, because it was busy, stopping or not ready, say nothing about the model.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import lgamma, log, log1p, sqrt
-from typing import Final
+from typing import Final, TypeAlias
 
 from enginewright_contract.measurements import Counts, Measurements
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding
+from enginewright_contract.status_codes import select_errors, select_run
 
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure, State
 from enginewright.analysis.window import count_in_periods, count_since, periods_of
@@ -34,7 +36,7 @@ _FALSE_FAILURES: Final = 0.003  # probability over all looks, of each of the sha
 _LEAST: Final = 5  # of the new revision
 _LONG: Final = 2000  # responses of the serving revision after which a period is not joined
 _QUANTILE: Final = 1.645  # 95%, one-sided
-_NOT_RUN: Final = frozenset({"503", "504"})  # refused, or timed out while it waited
+_ShareOf: TypeAlias = "Callable[[Iterable[Counts]], Share]"
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,13 @@ def compare_shares(
     figures: list[Figure] = []
     findings: list[Finding] = []
     for name, reason, excess, share in (
-        ("5xx responses", Reason.TOO_MANY_ERRORS, limits.max_error_share, _responses("5")),
-        ("4xx responses", Reason.REQUESTS_REJECTED, MAX_REJECTED, _responses("4")),
+        (
+            "5xx responses",
+            Reason.TOO_MANY_ERRORS,
+            limits.max_error_share,
+            _responses(select_errors),
+        ),
+        ("4xx responses", Reason.REQUESTS_REJECTED, MAX_REJECTED, _responses(_select_rejected)),
         (
             "failed golden inferences",
             Reason.TOO_MANY_ERRORS,
@@ -147,24 +154,29 @@ def _by_period(pods: Sequence[Measurements], begins: Sequence[float]) -> list[tu
     return list(zip(*counts, strict=True)) if counts else [()] * len(begins)
 
 
-def _responses(hundreds: str) -> Callable[[Iterable[Counts]], Share]:
+def _responses(select: Callable[[Mapping[int, int]], Mapping[int, int]]) -> _ShareOf:
     def share(pods: Iterable[Counts]) -> Share:
-        run = [(code, count) for code, count in _codes(pods) if code not in _NOT_RUN]
-        part = sum(count for code, count in run if code.startswith(hundreds))
-        return Share(part, sum(count for _, count in run))
+        codes = _codes(pods)
+        return Share(sum(select(codes).values()), sum(select_run(codes).values()))
 
     return share
 
 
+def _select_rejected(responses: Mapping[int, int]) -> dict[int, int]:
+    return {code: count for code, count in responses.items() if 400 <= code < 500}
+
+
 def _not_run(pods: Iterable[Counts]) -> Share:
-    codes = list(_codes(pods))
-    return Share(
-        sum(count for code, count in codes if code in _NOT_RUN), sum(count for _, count in codes)
-    )
+    codes = _codes(pods)
+    total = sum(codes.values())
+    return Share(total - sum(select_run(codes).values()), total)
 
 
-def _codes(pods: Iterable[Counts]) -> Iterator[tuple[str, int]]:
-    return (response for pod in pods for response in pod.responses.items())
+def _codes(pods: Iterable[Counts]) -> Counter[int]:
+    codes: Counter[int] = Counter()
+    for pod in pods:
+        codes.update({int(code): count for code, count in pod.responses.items()})
+    return codes
 
 
 def _golden_failed(pods: Sequence[Counts]) -> Share:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from enginewright_contract.shadow import SHADOW_ANNOTATION
+from enginewright_contract.shadow import SHADOW_ANNOTATION, shadow_token
 from enginewright_contract.task import (
     ARTIFACT_PATH,
     CACHE_VARIABLE,
@@ -20,8 +20,10 @@ from enginewright_contract.task import (
     TLS_PATH,
     TOKENS_PATH,
     ServeTask,
+    task_text,
 )
 from enginewright_contract.verdict import RELEASE_ANNOTATION
+from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from enginewright.api.inference_model import InferenceModel
@@ -33,7 +35,7 @@ from enginewright.manifests.snapshot import ClassSnapshot, Snapshot
 from enginewright.manifests.store_access import StoreAccess
 
 SERVER: Final = "server"  # name of the container
-POD_INFO: Final = "podinfo"  # name of the volume with the pod's annotations
+_POD_INFO: Final = "podinfo"  # name of the volume with the pod's annotations
 _TOKENS: Final = "enginewright-tokens"  # likewise, with the tokens of clients
 _TLS: Final = "enginewright-tls"  # likewise, with certificate and key
 _AFTER_DRAIN_SECONDS: Final = 15  # for the sidecar, and for a drain that ends late
@@ -64,8 +66,16 @@ class PodDefaults:
     architectures: Mapping[str, str] = field(default_factory=dict)  # of a class' nodes, by its name
 
 
+@dataclass(frozen=True)
+class PodOwner:
+    """The model whose pods they are."""
+
+    name: str
+    uid: str
+
+
 def pod_templates(
-    model: str, revision: str, snapshot: Snapshot, defaults: PodDefaults
+    model: PodOwner, revision: str, snapshot: Snapshot, defaults: PodDefaults
 ) -> dict[str, dict[str, Any]]:
     """Return the pod template of each class of a revision."""
     return {
@@ -74,12 +84,30 @@ def pod_templates(
     }
 
 
+def takes_shadow_orders(template: Mapping[str, Any]) -> bool:
+    """Return whether pods of a template send copies of requests by the orders of this version of the operator."""
+    variables = {
+        variable["name"]: str(variable.get("value", ""))
+        for container in template["spec"]["containers"]
+        for variable in container.get("env") or ()
+    }
+    try:
+        task = ServeTask.model_validate_json(task_text(variables))
+    except ValidationError:
+        return False
+    return task.shadow_token is not None
+
+
 def _pod_template(
-    model: str, revision: str, snapshot: Snapshot, accelerator: ClassSnapshot, defaults: PodDefaults
+    model: PodOwner,
+    revision: str,
+    snapshot: Snapshot,
+    accelerator: ClassSnapshot,
+    defaults: PodDefaults,
 ) -> dict[str, Any]:
     template, store, mounted = snapshot.pod_template, snapshot.store, accelerator.artifact_image
     account = template.get("serviceAccountName")
-    labels = {**of_model(model, SERVE), CLASS: accelerator.name, REVISION: revision}
+    labels = {**of_model(model.name, SERVE), CLASS: accelerator.name, REVISION: revision}
     task = _task(model, revision, snapshot, accelerator)
     spec: dict[str, Any] = {
         "automountServiceAccountToken": account is not None,
@@ -97,7 +125,9 @@ def _pod_template(
         ),
         "nodeSelector": _node_selector(template, accelerator, defaults),
         "tolerations": [*accelerator.tolerations, *(template.get("tolerations") or ())],
-        "topologySpreadConstraints": _spread(template, serving_selector(model, accelerator.name)),
+        "topologySpreadConstraints": _spread(
+            template, serving_selector(model.name, accelerator.name)
+        ),
         **_containers(snapshot, accelerator, task, defaults),
         "volumes": _volumes(snapshot, accelerator),
     }
@@ -108,7 +138,7 @@ def _pod_template(
         spec["serviceAccountName"] = named
     if accelerator.device is not None:
         kind = InferenceModel.kind
-        spec["resourceClaims"] = pod_claims(template_name(kind, model, accelerator.device))
+        spec["resourceClaims"] = pod_claims(template_name(kind, model.name, accelerator.device))
     return {
         "metadata": {
             "labels": {**store.labels(), **(template.get("labels") or {}), **labels},
@@ -118,10 +148,10 @@ def _pod_template(
     }
 
 
-def _task(model: str, revision: str, snapshot: Snapshot, accelerator: ClassSnapshot) -> str:
+def _task(model: PodOwner, revision: str, snapshot: Snapshot, accelerator: ClassSnapshot) -> str:
     seconds = snapshot.termination_seconds
     task = ServeTask(
-        model=model,
+        model=model.name,
         revision=revision,
         prepared_key=snapshot.prepared_key,
         engine_key=accelerator.engine_key,
@@ -132,6 +162,7 @@ def _task(model: str, revision: str, snapshot: Snapshot, accelerator: ClassSnaps
         tls=snapshot.tls_secret is not None,
         promise=snapshot.promise,
         drain_seconds=None if seconds is None else seconds - _AFTER_DRAIN_SECONDS,
+        shadow_token=shadow_token(model.uid),
     ).to_json()
     if snapshot.processes > 1:  # which only the images of earlier releases know
         return to_json({**from_json(task), "processes": snapshot.processes}).decode()
@@ -216,7 +247,7 @@ def _volumes(snapshot: Snapshot, accelerator: ClassSnapshot) -> list[dict[str, A
     return [
         TMP_VOLUME,
         {"name": "artifact", "emptyDir": {}},
-        {"name": POD_INFO, "downwardAPI": {"items": _ANNOTATIONS}},
+        {"name": _POD_INFO, "downwardAPI": {"items": _ANNOTATIONS}},
         *snapshot.store.volumes(read_only=True),
         *(mounted.volumes() if mounted else ()),
         *_secret_volumes(snapshot),
@@ -268,7 +299,7 @@ def _sidecar(
         task=task,
         mounts=[
             {"name": "artifact", "mountPath": ARTIFACT_PATH, "readOnly": True},
-            {"name": POD_INFO, "mountPath": POD_INFO_PATH, "readOnly": True},
+            {"name": _POD_INFO, "mountPath": POD_INFO_PATH, "readOnly": True},
             # for copies of requests, which canaries answer
             *_secret_mount(snapshot.auth_secret, _TOKENS, TOKENS_PATH),
         ],

@@ -1,4 +1,4 @@
-"""The share of requests that fail with 5xx, from the server's own counters. Pure."""
+"""The share of requests that fail, from the server's own counters: 5xx but those of load. Pure."""
 
 import re
 from collections import deque
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from enginewright_contract.reasons import Reason
+from enginewright_contract.status_codes import select_errors, select_run
 
 from enginewright_serving.sidecar.checks import CheckResult
 
@@ -15,9 +16,10 @@ _ANSWERS: Final = re.compile(
 
 _WINDOW_SECONDS: Final = 60.0
 _LEAST: Final = 20  # requests
-_SHARE: Final = 0.05  # of responses with 5xx
+_SHARE: Final = 0.05  # of the requests that were run
 _REFUSALS: Final = frozenset(range(400, 499))  # not 499: the client disconnected
 _MANY_REFUSALS: Final = 0.5  # as in the alert EnginewrightRequestsRefused
+_MUCH_LOAD: Final = 0.05  # as in the alert EnginewrightOverloaded
 
 
 def response_counts(exposition: bytes | bytearray) -> dict[int, float] | None:
@@ -46,19 +48,23 @@ class ErrorShare:
         if not self._seen:
             return CheckResult.as_unknown("the server has not reported its responses yet")
         before, after = self._seen[0][1], self._seen[-1][1]
-        delta = {code: count - before.get(code, 0) for code, count in after.items()}
-        total = sum(delta.values())
+        answered = {code: count - before.get(code, 0) for code, count in after.items()}
+        run = select_run(answered)
+        total, answers = sum(run.values()), sum(answered.values())
+        load = ""
+        if answers >= _LEAST and answers - total > _MUCH_LOAD * answers:
+            load = f"; more than {_MUCH_LOAD:.0%} are not run, for load (503, 504)"
         if total < _LEAST:
-            return CheckResult.as_unknown("too few requests")
-        errors = {code: count for code, count in delta.items() if code >= 500 and count}
+            return CheckResult.as_unknown(f"too few requests{load}")
+        errors = select_errors(answered)
         if sum(errors.values()) > _SHARE * total:
-            codes = ", ".join(str(code) for code in sorted(errors))
+            codes = ", ".join(str(code) for code, count in sorted(errors.items()) if count)
             return CheckResult.as_failed(
                 Reason.TOO_MANY_ERRORS,
-                f"more than {_SHARE:.0%} of the requests fail with {codes}",
+                f"more than {_SHARE:.0%} of the requests fail with {codes}{load}",
             )
-        refused = sum(count for code, count in delta.items() if code in _REFUSALS)
+        refused = sum(count for code, count in run.items() if code in _REFUSALS)
         reported = f"at most {_SHARE:.0%} of the requests fail"
         if refused > _MANY_REFUSALS * total:
             reported += "; more than half are refused as invalid (4xx)"
-        return CheckResult.as_ok(reported)
+        return CheckResult.as_ok(reported + load)

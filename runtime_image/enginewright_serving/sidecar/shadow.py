@@ -172,7 +172,7 @@ class Shadow:
         if ready is None or ready.status != 200:
             totals.dropped["CanaryNotReady"] += 1
             return None
-        headers = f"{HEADER}: 1\r\n{authorization}"
+        headers = f"{HEADER}: {order.token}\r\n{authorization}"
         if json_length is not None:
             headers += f"Inference-Header-Content-Length: {json_length}\r\n"
         try:

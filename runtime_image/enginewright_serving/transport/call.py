@@ -15,7 +15,9 @@ class InferenceCall:
     holding: "Holding | None" = None  # its bytes in flight
     context: "RequestContext | None" = None  # if the client sends one, or it is needed
     probe: bytes = b""  # the sidecar's token
-    copy: bool = False  # of a request that another revision has answered; not a client's
+    shadow: bytes = b""  # the token of copies
+    # of a request that another revision has answered, with the token: not a client's
+    copy: bool = False
     defer: float = 0.0  # seconds that a probe may wait for an idle moment
     reserved: bool = False  # a probe of the sidecar: bypasses the limits and is not counted
     abandoned: bool = False  # the client is gone

@@ -160,8 +160,8 @@ def _defer(request: HttpRequest, value: bytes) -> None:
     request.defer = int(digits) / 1000
 
 
-def _copy(request: HttpRequest, _: bytes) -> None:
-    request.copy = True
+def _shadow(request: HttpRequest, value: bytes) -> None:
+    request.shadow = value.strip()
 
 
 def _content_encoding(request: HttpRequest, value: bytes) -> None:
@@ -201,7 +201,7 @@ _FIELDS: Final[dict[bytes, Callable[[HttpRequest, bytes], None]]] = {
     b"accept-encoding": _accept_encoding,
     b"enginewright-probe": _probe,
     b"enginewright-defer": _defer,
-    b"enginewright-shadow": _copy,
+    b"enginewright-shadow": _shadow,
     **{name: partial(_context, name) for name in NAMES},
 }
 for _name in tuple(_FIELDS):  # the common capitalization too, to avoid lower() for every field

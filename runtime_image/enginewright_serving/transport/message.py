@@ -141,7 +141,7 @@ class HttpRequest(InferenceCall):
         other.has_host = self.has_host
         other.probe = self.probe
         other.defer = self.defer
-        other.copy = self.copy
+        other.shadow = self.shadow
         return other
 
 

@@ -8,7 +8,7 @@ from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import ModelSignature, Prepared, SourceState
 from enginewright.manifests.artifact_images import ArtifactImage
 from enginewright.manifests.pod_options import PodOptions
-from enginewright.manifests.serving_pod import PodDefaults, pod_templates, sidecar_memory
+from enginewright.manifests.serving_pod import PodDefaults, PodOwner, pod_templates, sidecar_memory
 from enginewright.manifests.snapshot import (
     ClassSnapshot,
     KeptSource,
@@ -177,5 +177,7 @@ def with_templates(facts: Facts, revision: Revision) -> Revision:
         config.store.node_cache,
         only_architectures(facts.nodes, facts.images, revision.snapshot),
     )
-    templates = pod_templates(facts.model.metadata.name, revision.name, revision.snapshot, defaults)
+    model = facts.model.metadata
+    owner = PodOwner(model.name, model.uid)
+    templates = pod_templates(owner, revision.name, revision.snapshot, defaults)
     return revision.model_copy(update={"templates": templates})

@@ -41,6 +41,7 @@ class InferenceService:
         self._most = most
         self._metrics = metrics
         self._probe_token = probe_token.encode()
+        self._shadow_token = (task.shadow_token or "").encode()
         self._state = "starting"  # shown to users while not ready
         self.names_requests = False  # every request gets an ID, since something reports it
         self._draining = False
@@ -94,8 +95,7 @@ class InferenceService:
 
     def is_probe(self, call: InferenceCall) -> bool:
         """Return whether the pod's sidecar sent a request."""
-        token = self._probe_token
-        return bool(call.probe and token) and hmac.compare_digest(call.probe, token)
+        return _is_token(call.probe, self._probe_token)
 
     def is_model_request(self, call: InferenceCall) -> bool:
         """Return whether a request has the model's own inputs, not those of its steps."""
@@ -114,6 +114,7 @@ class InferenceService:
 
     def begin(self, call: InferenceCall) -> None:
         """Count and report an inference once it is answered or refused."""
+        call.copy = _is_token(call.shadow, self._shadow_token)
         call.counted = call.of_client
         self.name(call)
 
@@ -186,3 +187,8 @@ class InferenceService:
         if isinstance(error, OutOfProfileError) and call.of_client:
             self._metrics.out_of_profile += 1
         self.results.count(call, error.status)
+
+
+def _is_token(given: bytes, token: bytes) -> bool:
+    """Return whether a request has a token, if there is one."""
+    return bool(given and token) and hmac.compare_digest(given, token)

@@ -4,16 +4,20 @@ The serving pods' sidecars send them, as annotations of the pods order. These ex
 once the verification ends.
 """
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Collection, Iterator
+from typing import Final
 
-from enginewright_contract.shadow import SHADOW_ANNOTATION, read_order, shadow_order
-from enginewright_contract.task import SHADOW_FILE
+from enginewright_contract.shadow import (
+    SHADOW_ANNOTATION,
+    read_order,
+    shadow_order,
+    shadow_token,
+)
 
 from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.scalars import share
 from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
-from enginewright.manifests.serving_pod import POD_INFO
+from enginewright.manifests.serving_pod import takes_shadow_orders
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.pods import PodView
 from enginewright.plan.pods import serving_pods
@@ -25,7 +29,11 @@ WAITS: Final = "shadow: answers of both revisions to clients' requests"
 
 def unavailable(spec: InferenceModelSpec, stable: Revision | None) -> str:
     """Return why no requests can be compared although the spec asks for it, as a sentence, if so."""
-    if not _share(spec) or stable is None or any(map(_can_send, stable.templates.values())):
+    if (
+        not _share(spec)
+        or stable is None
+        or any(map(takes_shadow_orders, stable.templates.values()))
+    ):
         return ""
     return (
         f"canary.shadow has no effect: revision {stable.name} was created by an earlier version"
@@ -48,6 +56,7 @@ def is_compared(facts: Facts, stable: Revision | None, revision: str) -> bool:
 def orders(facts: Facts, stable: Revision | None, revision: str) -> Iterator[MetadataIntent]:
     """Yield the annotations by which serving pods send requests to ready canary pods of `revision`, or to none for ""."""
     sent, now = _share(facts.model.spec), facts.now.timestamp()
+    token = shadow_token(facts.model.metadata.uid)
     for pod in facts.pods:
         if pod.label(COMPONENT) != SERVE or pod.is_canary or pod.leaving:
             continue
@@ -55,7 +64,7 @@ def orders(facts: Facts, stable: Revision | None, revision: str) -> Iterator[Met
         addresses = _addresses(facts.pods, revision, pod.label(CLASS)) if revision and sent else []
         annotation = ""
         if addresses and stable is not None and _sends(stable, pod):
-            order = shadow_order(sent, now, revision, addresses, read_order(before))
+            order = shadow_order(sent, now, revision, addresses, read_order(before), token=token)
             annotation = order.annotation()
         if annotation != before:
             yield MetadataIntent(
@@ -83,10 +92,8 @@ def _addresses(pods: Collection[PodView], revision: str, accelerator: str) -> li
 def _sends(stable: Revision, pod: PodView) -> bool:
     """Return whether the pod's sidecar reads the annotation."""
     template = stable.templates.get(pod.label(CLASS))
-    return pod.label(REVISION) == stable.name and template is not None and _can_send(template)
-
-
-def _can_send(template: Mapping[str, Any]) -> bool:
-    volumes = {item["name"]: item for item in template["spec"].get("volumes") or ()}
-    items = (volumes.get(POD_INFO) or {}).get("downwardAPI", {}).get("items") or ()
-    return any(item.get("path") == SHADOW_FILE for item in items)
+    return (
+        pod.label(REVISION) == stable.name
+        and template is not None
+        and takes_shadow_orders(template)
+    )
