@@ -127,7 +127,8 @@ def test_an_unknown_method_is_refused_although_its_client_keeps_the_stream_open(
     with Client(slow) as client:
         code, details = client.call_unended(path, turns(1))
         assert code == "UNIMPLEMENTED"
-        assert path in details
+        words = "streams of inferences" if path == STREAM_INFER else path
+        assert words in details
         assert client.call(INFER, turns(1)), "the connection goes on"
 
 
@@ -159,6 +160,26 @@ def test_a_full_queue_is_unavailable(slow: Server) -> None:
         for item in (first, waiting):
             assert parse_message(InferResponse, item.result(60)).outputs[0].name == "done"
     assert slow.metric('code="503"') == 1
+
+
+def test_parameters_of_a_client_itself_are_ignored(slow: Server) -> None:
+    values: list[dict[str, Any]] = [
+        *({"bool_param": True}, {"int64_param": -7}, {"string_param": "np"}),
+        *({"double_param": 0.5}, {"uint64_param": 2**64 - 1}, {}),
+    ]
+    own = [{"key": f"mine{number}", "value": value} for number, value in enumerate(values)]
+    request = turns(3)
+    request.outputs.add(name="done")
+    for part in (request, *request.inputs, *request.outputs):
+        for parameter in own:
+            part.parameters.add(**parameter)
+    with Client(slow) as client:
+        answer = parse_message(InferResponse, client.call(INFER, request))
+        assert np.frombuffer(answer.raw_output_contents[0], np.int64).tolist() == [3]
+        request.parameters.add(key="sequence_end", value={"bool_param": True})
+        code, details = client.call_refused(INFER, request)
+    assert code == "INVALID_ARGUMENT"
+    assert "'sequence_end' of the request: sequences are not supported" in details
 
 
 def test_a_message_above_the_limit_is_refused(slow: Server) -> None:
