@@ -31,6 +31,9 @@ CHECK = "/grpc.health.v1.Health/Check"
 SERVING = 1
 NOT_SERVING = 2
 LONG = 5_000  # turns: above a second
+BEFORE_LIMIT = 8.0  # seconds: less than requests may take to arrive
+REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+STREAM_INFER = f"/{SERVICE}/ModelStreamInfer"
 
 
 def in_flight(server: Server) -> float:
@@ -61,6 +64,23 @@ class Client:
         """Return code and details of the error that the call ends with."""
         with pytest.raises(grpc.RpcError) as caught:
             self.call(path, message, **options)
+        return caught.value.code().name, caught.value.details()
+
+    def call_unended(self, path: str, message: Any = None, **options: Any) -> tuple[str, str]:
+        """Return code and details of the error of a call whose client keeps its side open, as for a stream of messages."""
+        answered = threading.Event()
+
+        def send() -> Iterator[bytes]:
+            yield b"" if message is None else message.SerializeToString()
+            answered.wait(60)
+
+        # a server that waited for the end, or for its time limit, would exceed the deadline
+        call = self.channel.stream_stream(path)(send(), timeout=BEFORE_LIMIT, **options)
+        try:
+            with pytest.raises(grpc.RpcError) as caught:
+                next(call)
+        finally:
+            answered.set()
         return caught.value.code().name, caught.value.details()
 
     def health(self, service: str = "") -> int:
@@ -100,6 +120,30 @@ def test_the_health_service_tells_whether_the_server_is_ready(slow: Server) -> N
         assert client.call_refused("/grpc.health.v1.Health/Watch")[0] == "UNIMPLEMENTED"
 
 
+@pytest.mark.parametrize("path", [STREAM_INFER, REFLECTION])
+def test_an_unknown_method_is_refused_although_its_client_keeps_the_stream_open(
+    slow: Server, path: str
+) -> None:
+    with Client(slow) as client:
+        code, details = client.call_unended(path, turns(1))
+        assert code == "UNIMPLEMENTED"
+        words = "streams of inferences" if path == STREAM_INFER else path
+        assert words in details
+        assert client.call(INFER, turns(1)), "the connection goes on"
+
+
+async def test_the_asynchronous_client_reads_a_refusal_while_it_keeps_the_stream_open(
+    slow: Server,
+) -> None:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{slow.grpc_port}") as channel:
+        for path in (STREAM_INFER, REFLECTION):
+            call = channel.stream_stream(path)(timeout=BEFORE_LIMIT)
+            await call.write(b"")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call.read()
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
 def test_a_full_queue_is_unavailable(slow: Server) -> None:
     with Client(slow) as client:
         infer = client.method(INFER)
@@ -118,6 +162,26 @@ def test_a_full_queue_is_unavailable(slow: Server) -> None:
     assert slow.metric('code="503"') == 1
 
 
+def test_parameters_of_a_client_itself_are_ignored(slow: Server) -> None:
+    values: list[dict[str, Any]] = [
+        *({"bool_param": True}, {"int64_param": -7}, {"string_param": "np"}),
+        *({"double_param": 0.5}, {"uint64_param": 2**64 - 1}, {}),
+    ]
+    own = [{"key": f"mine{number}", "value": value} for number, value in enumerate(values)]
+    request = turns(3)
+    request.outputs.add(name="done")
+    for part in (request, *request.inputs, *request.outputs):
+        for parameter in own:
+            part.parameters.add(**parameter)
+    with Client(slow) as client:
+        answer = parse_message(InferResponse, client.call(INFER, request))
+        assert np.frombuffer(answer.raw_output_contents[0], np.int64).tolist() == [3]
+        request.parameters.add(key="sequence_end", value={"bool_param": True})
+        code, details = client.call_refused(INFER, request)
+    assert code == "INVALID_ARGUMENT"
+    assert "'sequence_end' of the request: sequences are not supported" in details
+
+
 def test_a_message_above_the_limit_is_refused(slow: Server) -> None:
     large = turns(1)
     large.raw_input_contents[0] = bytes(200_000)
@@ -127,6 +191,7 @@ def test_a_message_above_the_limit_is_refused(slow: Server) -> None:
             "RESOURCE_EXHAUSTED",
             "the body exceeds the limit of 100000 bytes",
         )
+        assert client.call_unended(INFER, large)[0] == "RESOURCE_EXHAUSTED"
         question = HealthRequest(service="x" * 70_000)
         assert client.call_refused(CHECK, question)[0] == "RESOURCE_EXHAUSTED"
         assert client.call(INFER, turns(1)), "the connection goes on"
@@ -229,6 +294,7 @@ def test_before_the_model_is_ready_and_while_it_drains(tmp_path: Path) -> None:
             code, details = client.call_refused(INFER, turns(1))
             assert code == "UNAVAILABLE"
             assert details.startswith("the model is not ready: ")
+            assert client.call_unended(INFER, turns(1)) == (code, details)
             assert client.call_refused(f"/{SERVICE}/ModelMetadata")[0] == "NOT_FOUND"
             server.wait_until_ready()
             assert client.health() == SERVING

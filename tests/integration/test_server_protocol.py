@@ -182,7 +182,10 @@ def test_tritons_client_reads_health_and_metadata(linear: Server) -> None:
     assert asked.is_model_ready("m")
     assert asked.is_model_ready("m", "r1")
     assert not asked.is_model_ready("other")
-    assert asked.get_server_metadata()["extensions"] == ["binary_tensor_data", "statistics"]
+    assert asked.get_server_metadata()["extensions"] == [
+        *("binary_tensor_data", "model_configuration", "parameters", "schedule_policy"),
+        "statistics",
+    ]
     metadata = asked.get_model_metadata("m", "1")
     assert metadata["versions"] == ["r1"]
     assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 8]}]
@@ -264,7 +267,6 @@ REFUSED = [
         x(parameters={"shared_memory_region": "r"}),
         "parameter 'shared_memory_region' of input 'x': shared memory is not supported",
     ),
-    (x(parameters={"content_type": "np"}), "'content_type' of input 'x': it is unknown"),
     (
         x() | {"outputs": [{"name": "q"}]},
         "output 'q' is unknown; the model's outputs are 'y', 'total'",
@@ -278,10 +280,6 @@ REFUSED = [
         "parameter 'binary_data' of output 'y' must be true or false",
     ),
     (x() | {"parameters": {"binary_data_output": "yes"}}, "must be true or false"),
-    (
-        x() | {"parameters": {"binary_data": True}},
-        "takes 'binary_data_output', 'priority', 'timeout'",
-    ),
     (x() | {"parameters": {"priority": -1}}, "'priority' must be a number: 1 is the highest, 5"),
     (x() | {"parameters": {"priority": True}}, "'priority' must be a number: 1 is the highest, 5"),
     (x() | {"parameters": {"sequence_id": 1}}, "sequences are not supported"),
@@ -289,6 +287,19 @@ REFUSED = [
     (x() | {"parameters": {"timeout": True}}, "'timeout' must be a number of microseconds"),
     (x() | {"id": 7}, "'id' must be a string"),
 ]
+
+
+OWN: dict[str, Any] = {"content_type": "np", "tag": [1, {"a": None}], "binary_data": 7, "": True}
+
+
+def test_parameters_of_a_client_itself_are_ignored(linear: Server) -> None:
+    document = x(parameters=OWN) | {
+        "outputs": [{"name": "y", "parameters": {**OWN, "binary_data": False}}],
+        "parameters": OWN,
+    }
+    answer = linear.post(document)
+    assert answer.status == 200, answer.body
+    assert answer.json()["outputs"][0]["data"] == [14.0, 15.0, 16.0, 17.0]
 
 
 @pytest.mark.parametrize(("document", "message"), REFUSED, ids=lambda value: str(value)[:60])

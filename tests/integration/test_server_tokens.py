@@ -167,6 +167,7 @@ def test_grpc_reads_the_token_from_the_calls_metadata(server: Server) -> None:
             client.call_refused(INFER, batch(2), metadata=[("authorization", "Bearer wrong")]),
             client.call_refused(f"/{SERVICE}/ServerMetadata"),
             client.call_refused("/mine/Method"),
+            client.call_unended(INFER, batch(2)),
         ]
         assert {code for code, _ in refused} == {"UNAUTHENTICATED"}
         assert "a bearer token is required" in refused[0][1]

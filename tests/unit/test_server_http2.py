@@ -235,9 +235,66 @@ async def test_an_uncompressed_message_may_be_in_a_call_with_compression() -> No
     assert peer.responses()[1].content == b"plain"
 
 
-async def test_a_large_refused_call_is_answered_before_its_end() -> None:
+UNENDED: dict[str, tuple[list[tuple[str, str]], bytes, Code]] = {
+    name: (headers, body, status)
+    for name, (headers, body, status) in CALLS.items()
+    if name
+    in {
+        "unknown method",
+        "two messages",
+        "an invalid flag",
+        "compressed, but not said",
+        "an unknown compression",
+        "an invalid timeout",
+        "too large",
+    }
+}
+
+
+@pytest.mark.parametrize("name", UNENDED)
+async def test_refused_call_is_answered_soon_although_its_client_goes_on_sending(name: str) -> None:
+    headers, body, expected = UNENDED[name]
+    peer = Peer()
+    peer.send(peer.client.headers(1, headers) + data(1, body))
+    await asyncio.sleep(0.2)
+    kinds = [(item.kind, item.flags) for item in peer.frames if item.stream == 1]
+    end = frames.END_HEADERS | frames.END_STREAM
+    assert kinds == [(frames.HEADERS, end), (frames.RST_STREAM, 0)]
+    response = peer.responses()[1]
+    assert (response.status, response.reset) == (expected, ErrorCode.NO_ERROR)
+    assert peer.app.held == 0
+    peer.send(data(1, bytes(16384)) * 9 + data(1, b"", ends=True))  # was under way
+    peer.send(peer.client.call(3, ECHO.decode(), b"next"))
+    assert len(peer.of(frames.RST_STREAM)) == 1
+    assert not peer.of(frames.GOAWAY)
+    assert peer.app.served == 1
+
+
+async def test_a_refused_call_that_ends_is_answered_at_once_and_not_reset() -> None:
     peer = Peer()
     peer.send(peer.client.headers(1, call_headers("/no/Method")))
+    assert not [item for item in peer.frames if item.stream == 1]
+    peer.send(data(1, message(b"x"), ends=True))
+    await asyncio.sleep(0.2)
+    response = peer.responses()[1]
+    assert (response.status, response.reset) == (Code.UNIMPLEMENTED, None)
+
+
+async def test_a_refused_call_that_is_abandoned_is_not_answered() -> None:
+    peer = Peer()
+    peer.send(peer.client.headers(1, call_headers("/no/Method")))
+    peer.send(frame(frames.RST_STREAM, 0, 1, b"\0\0\0\x08"))
+    await asyncio.sleep(0.2)
+    assert not [item for item in peer.frames if item.stream == 1]
+
+
+@pytest.mark.parametrize("is_call", [True, False])
+async def test_a_large_refused_request_is_answered_before_its_end(is_call: bool) -> None:
+    peer = Peer()
+    headers = call_headers("/no/Method")
+    if not is_call:
+        headers.remove(("content-type", "application/grpc"))
+    peer.send(peer.client.headers(1, headers))
     part = data(1, bytes(16384))
     for _ in range(DEFAULTS.drained_body_bytes // 16384):
         peer.send(part)
@@ -245,7 +302,7 @@ async def test_a_large_refused_call_is_answered_before_its_end() -> None:
     peer.send(part)
     (reset,) = peer.of(frames.RST_STREAM)
     assert reset.code == ErrorCode.NO_ERROR
-    assert peer.responses()[1].status == Code.UNIMPLEMENTED
+    assert peer.responses()[1].headers[":status"] == ("200" if is_call else "415")
     peer.send(part * 3 + data(1, b"", ends=True))  # was under way
     assert len(peer.of(frames.RST_STREAM)) == 1
     assert not peer.of(frames.GOAWAY)

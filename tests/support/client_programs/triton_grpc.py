@@ -133,12 +133,11 @@ def collect_refusals() -> dict[str, list[str]]:
             "type": error(lambda: one.infer("m", [wrong])),
             "missing": error(lambda: one.infer("m", [])),
             "sequence": error(lambda: one.infer("m", [x], sequence_id=1)),
-            "parameter": error(lambda: one.infer("m", [x], parameters={"mine": 1})),
             "shared memory": error(lambda: one.infer("m", [shared])),
             "classification": error(lambda: one.infer("m", [x], outputs=[classes])),
             "deflate": error(lambda: one.infer("m", [x], compression_algorithm="deflate")),
             "statistics": error(lambda: one.get_inference_statistics("n")),
-            "config": error(lambda: one.get_model_config("m")),
+            "config": error(lambda: one.get_model_config("n")),
         }
 
 

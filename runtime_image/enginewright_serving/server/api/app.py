@@ -4,7 +4,8 @@ Runs in the event loop only. Inference is `http_inference`, everything else `htt
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from enginewright_contract.task import ServeTask
 from enginewright_runtime.core.request_errors import RequestError
@@ -20,6 +21,10 @@ from enginewright_serving.server.api.http_resources import HttpResources
 from enginewright_serving.server.api.http_routes import Routes, ServedResource
 from enginewright_serving.server.api.inference import InferenceService
 from enginewright_serving.server.api.large_requests import LargeRequests
+from enginewright_serving.server.api.management import (
+    refuse_log_settings,
+    refuse_trace_settings,
+)
 from enginewright_serving.server.api.processing_requests import ChainedRequests
 from enginewright_serving.server.api.scrapes import Scrapes
 from enginewright_serving.server.inference.processing.served import ServedSteps
@@ -29,6 +34,12 @@ from enginewright_serving.server.startup.prepare import ServedModel
 from enginewright_serving.transport.connection import Connection
 from enginewright_serving.transport.message import HttpRequest, HttpResponse
 from enginewright_serving.transport.settings import TransportSettings
+
+_POSTED: Final = frozenset({ServedResource.INFER, ServedResource.INDEX, ServedResource.UNREGISTER})
+_SETTINGS: Final[Mapping[ServedResource, Callable[[], RequestError]]] = {  # which are only read
+    ServedResource.TRACE_SETTINGS: refuse_trace_settings,
+    ServedResource.LOG_SETTINGS: refuse_log_settings,
+}
 
 
 class ServerApp(ReportingApplication):
@@ -80,9 +91,11 @@ class ServerApp(ReportingApplication):
         resource = self._find(request)
         if resource is None:
             self.inference.name(request)
-            return self.refuse(404, self._routes.why_unknown(request.target))
+            return error_response(self._routes.refuse(request.target))
         infer = resource is ServedResource.INFER
-        methods = (b"POST",) if infer else (b"GET", b"HEAD")
+        methods = (b"POST",) if resource in _POSTED else (b"GET", b"HEAD")
+        if request.method == b"POST" and resource in _SETTINGS:
+            return error_response(_SETTINGS[resource]())
         if request.method not in methods:
             self.inference.name(request)
             allowed = b", ".join(methods)
@@ -133,7 +146,7 @@ class ServerApp(ReportingApplication):
                 return None
             if request.route is ServedResource.SHADOW:
                 return self.copies.answer(request.target)
-            return self._resources.get(request.route)
+            return self._resources.get(request.route, request.body)
         except RequestError as error:
             refusal = error.detach()
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection

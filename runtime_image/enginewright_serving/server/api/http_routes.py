@@ -1,14 +1,31 @@
 """The resources of the Open Inference Protocol, and of this server, by the target of a request."""
 
 import enum
+import re
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from enginewright_contract.task import LIVE_PATH, READY_PATH, ServeTask
+from enginewright_runtime.core.request_errors import RequestError
 
 from enginewright_serving.exchanges import RESOURCE
+from enginewright_serving.server.api import management
 
 _LONGEST_PATH: Final = 2048  # bytes of an encoded path, since each escape is costly to decode
+_UNREGISTER: Final = re.compile(rb"/v2/(?:system|cuda)sharedmemory/(?:region/[^/]+/)?unregister")
+_NEVER_DONE: Final[tuple[tuple[re.Pattern[str], Callable[[str], RequestError]], ...]] = (
+    (re.compile("/v2/repository/models/([^/]+)/load"), management.refuse_load),
+    (re.compile("/v2/repository/models/([^/]+)/unload"), management.refuse_unload),
+    (
+        re.compile("/v2/(?:system|cuda)sharedmemory/region/([^/]+)/register"),
+        lambda _: management.refuse_shared_memory(),
+    ),
+    (
+        re.compile("/v2/(?:system|cuda)sharedmemory/region/([^/]+)/status"),
+        management.refuse_region,
+    ),
+)
 
 
 class ServedResource(enum.Enum):
@@ -25,6 +42,12 @@ class ServedResource(enum.Enum):
     STATISTICS = enum.auto()
     SHADOW = enum.auto()
     METRICS = enum.auto()
+    CONFIGURATION = enum.auto()
+    INDEX = enum.auto()
+    TRACE_SETTINGS = enum.auto()
+    LOG_SETTINGS = enum.auto()
+    SHARED_MEMORY = enum.auto()
+    UNREGISTER = enum.auto()
 
 
 class Routes:
@@ -36,7 +59,18 @@ class Routes:
 
     def find(self, target: bytes) -> ServedResource | None:
         """Return the resource of a target that has a query, is percent-encoded or is in absolute form, if any."""
-        return self.exact.get(_path(target))
+        path = _path(target)
+        if _UNREGISTER.fullmatch(path):
+            return ServedResource.UNREGISTER
+        return self.exact.get(path)
+
+    def refuse(self, target: bytes) -> RequestError:
+        """Return the error of a client that asks for something that does not exist, or that this server never does."""
+        path = _path(target).decode(errors="replace")
+        for pattern, refuse in _NEVER_DONE:
+            if named := pattern.fullmatch(path):
+                return refuse(named[1])
+        return RequestError(404, self.why_unknown(target))
 
     def why_unknown(self, target: bytes) -> str:
         """Return the message for the client of an unknown target."""
@@ -58,6 +92,11 @@ def _resources(task: ServeTask) -> dict[bytes, ServedResource]:
         READY_PATH: ServedResource.READY,
         "/metrics": ServedResource.METRICS,
         "/v2/models/stats": ServedResource.STATISTICS,  # of all models
+        "/v2/repository/index": ServedResource.INDEX,
+        "/v2/trace/setting": ServedResource.TRACE_SETTINGS,
+        "/v2/logging": ServedResource.LOG_SETTINGS,
+        "/v2/systemsharedmemory/status": ServedResource.SHARED_MEMORY,
+        "/v2/cudasharedmemory/status": ServedResource.SHARED_MEMORY,
     }
     model = f"/v2/models/{task.model}"
     for base in (model, f"{model}/versions/{task.revision}", f"{model}/versions/1"):
@@ -66,6 +105,8 @@ def _resources(task: ServeTask) -> dict[bytes, ServedResource]:
         resources[f"{base}/infer"] = ServedResource.INFER
         resources[f"{base}/execution"] = ServedResource.EXECUTION
         resources[f"{base}/stats"] = ServedResource.STATISTICS
+        resources[f"{base}/config"] = ServedResource.CONFIGURATION
+        resources[f"{base}/trace/setting"] = ServedResource.TRACE_SETTINGS
         resources[f"{base}/measurements"] = ServedResource.MEASUREMENTS
         resources[f"{base}/{RESOURCE}"] = ServedResource.SHADOW
     return {path.encode(): resource for path, resource in resources.items()}

@@ -4,7 +4,14 @@ from typing import Any, Final
 
 from enginewright_runtime.session.signature import Tensor
 
-EXTENSIONS: Final = ["binary_tensor_data", "statistics"]  # of the protocol, that the server has
+# of the protocol, that the server has
+EXTENSIONS: Final = [
+    "binary_tensor_data",
+    "model_configuration",
+    "parameters",
+    "schedule_policy",
+    "statistics",
+]
 PLATFORM: Final = "onnx_onnxv1"
 
 

@@ -59,7 +59,7 @@ def read_request(signature: Signature, text: memoryview | bytes) -> InferenceReq
 
 def _read(signature: Signature, text: memoryview | bytes) -> InferenceRequest:
     document = _parse(text)
-    parameters = _parameters(document, checks.OF_REQUEST, "the request")
+    parameters = _parameters(document, "the request")
     arrays, binary_inputs, binary_size = _read_inputs(signature, document.get("inputs"))
     outputs, binary = _read_outputs(signature, document, parameters)
     identifier = document.get("id")
@@ -84,13 +84,13 @@ def _parse(header: memoryview | bytes) -> dict[str, Any]:
     return document
 
 
-def _parameters(item: dict[str, Any], supported: Collection[str], where: str) -> dict[str, Any]:
+def _parameters(item: dict[str, Any], where: str) -> dict[str, Any]:
     parameters = item.get("parameters")
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):
         raise RequestError(400, f"'parameters' of {where} must be an object")
-    checks.check_parameters(parameters, supported, where)
+    checks.check_parameters(parameters, where)
     return parameters
 
 
@@ -108,7 +108,7 @@ def _read_inputs(
         count = tensor.count(item.get("shape"))
         shape = shapes[tensor.name] = tuple(item["shape"])
         where = f"input {tensor.name!r}"
-        size = _parameters(item, checks.OF_INPUT, where).get(checks.BINARY_SIZE)
+        size = _parameters(item, where).get(checks.BINARY_SIZE)
         data = item.get("data")
         if (size is None) == (data is None):
             raise RequestError(
@@ -155,7 +155,7 @@ def _read_outputs(
             raise RequestError(400, "every output must be an object with a 'name'")
         tensor = checks.find_output(signature, name, names)
         where = f"output {name!r}"
-        given = _parameters(item, checks.OF_OUTPUT, where)
+        given = _parameters(item, where)
         as_bytes = checks.flag(given, checks.BINARY, where, absent=default)
         if tensor.datatype is BF16 and not as_bytes:
             raise RequestError(

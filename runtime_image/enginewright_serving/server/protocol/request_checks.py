@@ -10,37 +10,31 @@ from typing import Any, Final
 from enginewright_runtime.core.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature, Tensor, quote_names, show
 
-from enginewright_serving.server.protocol.priorities import PRIORITY
-
 TIMEOUT: Final = "timeout"
 BINARY_OUTPUT: Final = "binary_data_output"  # of a request: the default of `BINARY`
 BINARY: Final = "binary_data"  # of a requested output
 BINARY_SIZE: Final = "binary_data_size"  # of an input
-OF_REQUEST: Final = frozenset({TIMEOUT, BINARY_OUTPUT, PRIORITY})
-OF_INPUT: Final = frozenset({BINARY_SIZE})
-OF_OUTPUT: Final = frozenset({BINARY})
 STRINGS: Final = 100_000  # of all inputs: ONNX Runtime copies each with the GIL held
 
 _LONGEST_IDENTIFIER: Final = 1024  # characters; it is repeated in the response
-_WHY_NOT: Final = {
-    "classification": "the classification extension is not supported",
-    "sequence_id": "sequences are not supported",
-    "sequence_start": "sequences are not supported",
-    "sequence_end": "sequences are not supported",
-    "shared_memory_region": "shared memory is not supported",
-    "shared_memory_byte_size": "shared memory is not supported",
-    "shared_memory_offset": "shared memory is not supported",
+_NO_SEQUENCES: Final = "sequences are not supported; send state as inputs and read it from outputs, if the model has them"
+_NO_MEMORY: Final = "shared memory is not supported; send the tensor in the request, in binary"
+_WHY_NOT: Final = {  # parameters that would change the answer
+    "classification": "classification is not supported; request the output and sort it in the client",
+    "sequence_id": _NO_SEQUENCES,
+    "sequence_start": _NO_SEQUENCES,
+    "sequence_end": _NO_SEQUENCES,
+    "shared_memory_region": _NO_MEMORY,
+    "shared_memory_byte_size": _NO_MEMORY,
+    "shared_memory_offset": _NO_MEMORY,
 }
 
 
-def check_parameters(names: Iterable[str], supported: Collection[str], where: str) -> None:
-    """Refuse a parameter that has no effect here."""
+def check_parameters(names: Iterable[str], where: str) -> None:
+    """Refuse a parameter that would change the answer and is not supported; others are a client's own."""
     for name in names:
-        if name not in supported:
-            why = _WHY_NOT.get(
-                name, f"it is unknown; {where} takes {quote_names(sorted(supported))}"
-            )
-            raise RequestError(400, f"parameter {show(name)} of {where}: {why}")
+        if name in _WHY_NOT:
+            raise RequestError(400, f"parameter {name!r} of {where}: {_WHY_NOT[name]}")
 
 
 def check_identifier(identifier: str) -> None:

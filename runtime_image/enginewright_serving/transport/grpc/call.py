@@ -1,10 +1,13 @@
 """Unary calls of gRPC over HTTP/2 (grpc/grpc doc/PROTOCOL-HTTP2.md).
 
 A message that arrives whole is copied once, from the socket's buffer; a larger one is received in its own memory,
-which the kernel provides page by page, and is charged to the account as it arrives. A refusal waits for the end of
-a small message, so that ordinary refusals reset no streams.
+which the kernel provides page by page, and is charged to the account as it arrives.
+
+A refusal waits a moment for the end of a small request, so that ordinary refusals reset no streams; clients of streams
+of messages keep their side open until they have read it. grpc.aio reports INTERNAL for what it writes after a refusal.
 """
 
+import asyncio
 import struct
 import time
 from collections.abc import Set as AbstractSet
@@ -38,6 +41,7 @@ from enginewright_serving.transport.request_context import (
 
 _PREFIX: Final = struct.Struct(">BL")  # Compressed-Flag, Message-Length
 _NEVER: Final = float("inf")
+_PATIENCE: Final = 0.1  # seconds that a refusal waits for the end of its request
 _OK: Final = 200
 _TOO_SLOW: Final = Status(Code.DEADLINE_EXCEEDED, "the request took too long to arrive")
 _CARDINALITY: Final = Status(Code.UNIMPLEMENTED, "a unary call has exactly one request message")
@@ -123,6 +127,7 @@ class GrpcCall(InferenceCall):
         "_serving",
         "_session",
         "_stream",
+        "_timer",
         "_view",
         "deadline",
         "message",
@@ -157,6 +162,7 @@ class GrpcCall(InferenceCall):
         self._view: memoryview | None = None  # of the message while it is received
         # when the client stops waiting, as `time.monotonic()`
         self.deadline = _NEVER if head.timeout is None else stream.started + head.timeout
+        self._timer: asyncio.TimerHandle | None = None  # of a refusal
         self._refusal = head.problem
         if self._refusal is None and head.http_status == _OK:
             self._refusal = app.admit(self)
@@ -202,6 +208,11 @@ class GrpcCall(InferenceCall):
             self._session.respond(self._stream, block, [], 0, b"")
 
     # `RequestHandler`, called by the connection.
+
+    def begin(self) -> None:
+        """Refuse a call soon if its head is enough to do so."""
+        if self._refusal is not None:
+            self._refuse(self._refusal)
 
     def receive(self, part: memoryview) -> None:
         """Take a part of the message, or of its prefix."""
@@ -269,6 +280,7 @@ class GrpcCall(InferenceCall):
             return
         self._done = self.abandoned = True
         self._view = None
+        self._stop_timer()
         if not self._serving:  # otherwise the application does, once the call has left its queue
             self._app.release(self)
 
@@ -340,8 +352,11 @@ class GrpcCall(InferenceCall):
         self._answer_refused()
 
     def _refuse(self, status: Status) -> None:
-        """Answer with `status` at the end of the request, and discard its message."""
+        """Answer with `status` at the end of the request or soon, and discard its message."""
         self._refusal = status
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_PATIENCE, self._answer_refused)
         self.message = self._view = None
         if self.holding is not None:
             self._app.inflight.account.release(self.holding)
@@ -420,8 +435,14 @@ class GrpcCall(InferenceCall):
             return False
         self._done = True
         self._view = None
+        self._stop_timer()
         self._app.release(self)
         return True
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def _echo(context: RequestContext | None) -> bytes:

@@ -225,6 +225,8 @@ class Session:
         stream.handler = self._handlers.handle(self, stream, head)
         if self._blocks.ends:
             stream.handler.end()
+        else:
+            stream.handler.begin()
 
     def _take_trailers(self, stream: Stream, block: bytes) -> None:
         fields = self._blocks.decode(block)

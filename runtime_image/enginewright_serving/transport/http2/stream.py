@@ -27,6 +27,9 @@ class RequestHandler(Protocol):
     def awaited(self) -> int:
         """Bytes of a body of which only a part has arrived."""
 
+    def begin(self) -> None:
+        """Take the head of a request that has not ended."""
+
     def receive(self, part: memoryview) -> None:
         """Take a part of the body; its memory is reused afterwards."""
 

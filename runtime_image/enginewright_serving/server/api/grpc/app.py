@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from enginewright_contract.task import ServeTask
 from enginewright_runtime.core.request_errors import RequestError
-from enginewright_runtime.session.signature import Signature, show
+from enginewright_runtime.session.signature import Signature
 from numpy.typing import NDArray
 
 from enginewright_serving.exchanges import LARGEST_BYTES
@@ -89,8 +89,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         if call.method in self._methods:
             return None
         if call.method != MODEL_INFER:
-            method = show(call.method.decode(errors="replace"))
-            return Status(Code.UNIMPLEMENTED, f"method {method} is not supported")
+            return Status(Code.UNIMPLEMENTED, self._methods.why_unknown(call.method))
         try:
             self._inference.admit(call)
         except RequestError as error:

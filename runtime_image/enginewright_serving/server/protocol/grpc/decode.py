@@ -160,7 +160,7 @@ class GrpcDecoder:
         except DecodeError:
             raise RequestError(400, "the message is not a valid ModelInferRequest") from None
         self._check_model(request.model_name, request.model_version)
-        parameters = _parameters(request, checks.OF_REQUEST, "the request")
+        parameters = _parameters(request, "the request")
         inputs = self._read_inputs(request)
         outputs, raw = self._read_outputs(request, parameters, typed=typed)
         timeout = checks.timeout_seconds(parameters)
@@ -180,7 +180,7 @@ class GrpcDecoder:
                 )
             shape = list(item.shape)
             count = tensor.count(shape)
-            given = _parameters(item, checks.OF_INPUT, f"input {tensor.name!r}")
+            given = _parameters(item, f"input {tensor.name!r}")
             shapes[tensor.name] = tuple(shape)
             plans.append(
                 InputPlan(tensor, shapes[tensor.name], count, given.get(checks.BINARY_SIZE))
@@ -208,7 +208,7 @@ class GrpcDecoder:
         )
         forms = {
             checks.flag(
-                _parameters(item, checks.OF_OUTPUT, f"output {item.name!r}"),
+                _parameters(item, f"output {item.name!r}"),
                 checks.BINARY,
                 f"output {item.name!r}",
                 absent=default,
@@ -229,13 +229,12 @@ class GrpcDecoder:
 
 def _parameters(
     item: Any,  # noqa: ANN401 - made at run time
-    supported: frozenset[str],
     where: str,
 ) -> dict[str, Any]:
     """Return the parameters of `item`, of equal names the last one."""
     if len(item.parameters) > _MOST_PARAMETERS:
         raise RequestError(400, f"{where} has more than {_MOST_PARAMETERS} parameters")
-    checks.check_parameters((parameter.key for parameter in item.parameters), supported, where)
+    checks.check_parameters((parameter.key for parameter in item.parameters), where)
     return {parameter.key: _value(parameter.value) for parameter in item.parameters}
 
 

@@ -140,9 +140,61 @@ _MESSAGES: Final[dict[str, dict[str, _Field]]] = {
         "compute_infer": _one(3, "Duration"),
         "compute_output": _one(4, "Duration"),
     },
+    "ConfigurationRequest": {"name": _one(1, _STRING), "version": _one(2, _STRING)},
+    "Configuration": {"config": _one(1, "ModelConfiguration")},
+    "ModelConfiguration": {
+        "name": _one(1, _STRING),
+        "platform": _one(2, _STRING),
+        "max_batch_size": _one(4, _INT32),
+        "input": _many(5, "ConfiguredInput"),
+        "output": _many(6, "ConfiguredOutput"),
+        "dynamic_batching": _one(11, "Empty"),
+        "backend": _one(17, _STRING),
+    },
+    # an enum has the encoding of its number
+    "ConfiguredInput": {
+        "name": _one(1, _STRING),
+        "data_type": _one(2, _INT32),
+        "dims": _many(4, _INT64),
+    },
+    "ConfiguredOutput": {
+        "name": _one(1, _STRING),
+        "data_type": _one(2, _INT32),
+        "dims": _many(3, _INT64),
+    },
+    "IndexRequest": {"ready": _one(2, _BOOL)},
+    "Index": {"models": _many(1, "IndexedModel")},
+    "IndexedModel": {
+        "name": _one(1, _STRING),
+        "version": _one(2, _STRING),
+        "state": _one(3, _STRING),
+        "reason": _one(4, _STRING),
+    },
+    "RepositoryRequest": {"model_name": _one(2, _STRING)},
+    "TraceSettingsRequest": {"settings": _many(1, "TraceSetting"), "model_name": _one(2, _STRING)},
+    "TraceSettings": {"settings": _many(1, "TraceSetting")},
+    "TraceSetting": {"key": _one(1, _STRING), "value": _one(2, "TraceValue")},
+    "TraceValue": {"value": _many(1, _STRING)},
+    "LogSettings": {"settings": _many(1, "LogSetting")},  # request and response
+    "LogSetting": {"key": _one(1, _STRING), "value": _one(2, "LogValue")},
+    "LogValue": {
+        "bool_param": _one(1, _BOOL),
+        "uint32_param": _one(2, _UINT32),
+        "string_param": _one(3, _STRING),
+    },
+    "RegionRequest": {"name": _one(1, _STRING)},
     "HealthRequest": {"service": _one(1, _STRING)},
     "HealthResponse": {"status": _one(1, _INT32)},  # an enum has the same encoding
 }
+
+_CHOSEN: Final = {"Value", "LogValue"}  # messages that have one of their fields
+# names of enum inference.DataType, in the order of their numbers
+DATA_TYPES: Final = (
+    *("TYPE_INVALID", "TYPE_BOOL"),
+    *(f"TYPE_UINT{bits}" for bits in (8, 16, 32, 64)),
+    *(f"TYPE_INT{bits}" for bits in (8, 16, 32, 64)),
+    *("TYPE_FP16", "TYPE_FP32", "TYPE_FP64", "TYPE_STRING", "TYPE_BF16"),
+)
 
 
 def _file() -> FileDescriptorProto:
@@ -161,9 +213,9 @@ def _file() -> FileDescriptorProto:
                 added.type_name = f".{_PACKAGE}.{kind}"
             else:
                 added.type = kind
-            if name == "Value":
+            if name in _CHOSEN:
                 added.oneof_index = 0
-        if name == "Value":
+        if name in _CHOSEN:
             message.oneof_decl.add(name=PARAMETER_CHOICES)
     return file
 
@@ -187,5 +239,14 @@ InferRequest: Final = _message("InferRequest")
 InferResponse: Final = _message("InferResponse")
 Statistics: Final = _message("Statistics")
 ModelStatistics: Final = _message("ModelStatistics")
+ConfigurationRequest: Final = _message("ConfigurationRequest")
+Configuration: Final = _message("Configuration")
+IndexRequest: Final = _message("IndexRequest")
+Index: Final = _message("Index")
+RepositoryRequest: Final = _message("RepositoryRequest")
+TraceSettingsRequest: Final = _message("TraceSettingsRequest")
+TraceSettings: Final = _message("TraceSettings")
+LogSettings: Final = _message("LogSettings")
+RegionRequest: Final = _message("RegionRequest")
 HealthRequest: Final = _message("HealthRequest")
 HealthResponse: Final = _message("HealthResponse")
