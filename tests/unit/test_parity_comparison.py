@@ -156,7 +156,6 @@ def test_output_that_is_not_there() -> None:
     "array",
     [
         np.float32(3.5),
-        np.zeros((0, 4), np.float32),
         np.zeros((2, 3), np.float32),
         np.array([np.nan, np.inf, -np.inf, 1], np.float16),
         np.array(True),
@@ -176,6 +175,15 @@ def test_agreement_with_itself(array: Any, precision: str) -> None:
     reported = figures(verdict)
     assert reported.max_abs_error in {0, None}
     assert OutputParity.model_validate_json(reported.to_json()) == reported
+
+
+def test_an_output_is_compared_once_a_sample_has_elements_of_it() -> None:
+    empty, full = np.zeros((0, 4), np.float32), np.ones((1, 4), np.float32)
+    verdict = judge(empty, empty)
+    assert (verdict.agrees, verdict.compared, verdict.outputs) == (True, False, ())
+    assert not judge(empty, full).agrees, "its shape is compared"
+    samples = {"none": {"y": empty}, "one": {"y": full}}
+    assert compare(samples, samples, compared_with="source", tolerances=Tolerances()).compared
 
 
 def test_strings_of_either_form() -> None:
