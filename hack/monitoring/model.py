@@ -221,18 +221,29 @@ def _latency() -> Row:
         *(
             graph(
                 title,
-                f"Quantiles of the stage `{stage}` of requests, over all pods.",
+                f"Quantiles {of_what}, over all pods.",
                 Look(span=8, unit="s"),
                 *quantiles(
-                    f"rate(enginewright_request_duration_seconds_bucket{{{_OF},"
-                    f" {stages}}}[$__rate_interval])",
+                    f"rate(enginewright_request_{metric}[$__rate_interval])",
                     {"p50": 0.5, "p90": 0.9, "p99": 0.99},
                 ),
             )
-            for stage, stages, title in (
-                ("total", 'stage="total", code="2xx"', "From request to response"),
-                ("queue", 'stage="queue"', "Time in the queue"),
-                ("compute", 'stage="compute"', "Inference time"),
+            for title, of_what, metric in (
+                (
+                    "From request to response",
+                    "from the head to the last byte of the response of requests that succeeded",
+                    f'duration_seconds_bucket{{{_OF}, code="2xx"}}',
+                ),
+                (
+                    "Time in the queue",
+                    "of the time that requests wait for the model",
+                    f"queue_seconds_bucket{{{_OF}}}",
+                ),
+                (
+                    "Inference time",
+                    "of the time of requests in the model",
+                    f"compute_seconds_bucket{{{_OF}}}",
+                ),
             )
         ),
         graph(
@@ -240,13 +251,13 @@ def _latency() -> Row:
             "Current golden inferences, through the server like requests, and inference time of the usual shapes at the pod's start.",
             Look(span=12, unit="s"),
             Query(
-                "max by (quantile)"
-                f' (enginewright_baseline_latency_seconds{{{_OF}, quantile=~"0.5|0.99"}})',
-                "baseline, quantile {{quantile}}",
+                "max by (percentile)"
+                f' (enginewright_baseline_latency_seconds{{{_OF}, percentile=~"50|99"}})',
+                "baseline, p{{percentile}}",
             ),
             *quantiles(
                 f"rate(enginewright_probe_duration_seconds_bucket{{{_OF}}}[$__rate_interval])",
-                {"now, quantile 0.5": 0.5, "now, quantile 0.99": 0.99},
+                {"now, p50": 0.5, "now, p99": 0.99},
             ),
         ),
         graph(

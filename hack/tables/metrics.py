@@ -58,7 +58,9 @@ def node_cache_metrics() -> str:
 def server_metrics() -> str:
     """Return the server's metrics."""
     device = DeviceMetrics("", "", lambda: DeviceUse(0, 0, 0.0))
-    return _metrics(_expose([ServerMetrics("", ""), device]), common={"model", "revision"})
+    server = ServerMetrics("", "")
+    server.has_steps()
+    return _metrics(_expose([server, device]), common={"model", "revision"})
 
 
 def sidecar_metrics() -> str:

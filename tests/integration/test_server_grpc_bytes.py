@@ -131,7 +131,7 @@ def is_answered(server: Server, message: Any) -> bool:
 
 def count_computed(server: Server) -> float:
     """Return how many requests the model has answered."""
-    return server.metric("duration_seconds_count", 'stage="compute"')
+    return server.metric("enginewright_request_compute_seconds_count")
 
 
 # fault: Hostile | a few gRPC calls announce large messages and send nothing | bytes are charged as

@@ -26,7 +26,7 @@ from tests.support.waiting import until
 
 
 def count_computed(server: Server) -> float:
-    return server.metric("duration_seconds_count", 'stage="compute"')
+    return server.metric("enginewright_request_compute_seconds_count")
 
 
 @pytest.fixture(scope="module")

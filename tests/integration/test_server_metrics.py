@@ -3,19 +3,23 @@
 import contextlib
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+from enginewright_contract.serving_options import AccessLogTask
 from enginewright_serving.server.protocol.grpc.messages import InferRequest
+from enginewright_serving.transport.http2 import frames
 
+from tests.support import http2
 from tests.support.broken_models import initializer, parse_text
 from tests.support.serving import (
     COPY,
     Server,
+    Wire,
     binary_inputs,
     infer_message,
     json_inputs,
@@ -47,7 +51,7 @@ def series(server: Server, name: str) -> float:
 
 
 def total(server: Server, code: str) -> float:
-    labels = f'code="{code}",{MODEL},stage="total"'
+    labels = f'code="{code}",{MODEL}'
     return series(server, f"enginewright_request_duration_seconds_count{{{labels}}}")
 
 
@@ -111,7 +115,7 @@ def test_a_refused_body_counts_as_far_as_it_came(linear: Server) -> None:
 
 
 def test_the_time_of_a_response_ends_when_the_client_has_read_it(tmp_path: Path) -> None:
-    """A client that does not read keeps the request in flight, and its response is not counted."""
+    """A client that does not read keeps the request in flight, and it is in no figure."""
     task = write_artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
     rows = 600_000  # 9.6 MB of response: more than the kernel keeps
     requests = f'enginewright_requests_total{{code="200",{MODEL}}}'
@@ -119,12 +123,135 @@ def test_the_time_of_a_response_ends_when_the_client_has_read_it(tmp_path: Path)
         assert series(server, IN_FLIGHT) == 0
         wire.shrink(64 * 1024)
         wire.send(server.infer_request(*binary_inputs(x=np.zeros((rows, 8), np.float32))))
-        until(lambda: series(server, requests) == 1, "it was answered")
-        assert series(server, IN_FLIGHT) == 1
+        until(lambda: runs(server) == 1, "the model has run")
+        assert (series(server, IN_FLIGHT), series(server, requests)) == (1, 0)
         assert total(server, "2xx") == 0
         assert wire.receive().status == 200
         until(lambda: total(server, "2xx") == 1, "it was read")
-        assert series(server, IN_FLIGHT) == 0
+        assert (series(server, IN_FLIGHT), series(server, requests)) == (0, 1)
+
+
+def send_broken(server: Server, code: int) -> None:
+    """Have the server refuse an inference of which it never got the body."""
+    head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\n"
+    rest = {
+        400: b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        408: b"Content-Length: 1000\r\n\r\nabc",
+        413: b"Content-Length: 99999999999\r\n\r\n",
+        415: b"Content-Encoding: br\r\nContent-Length: 3\r\n\r\nabc",
+    }[code]
+    assert server.send(head + rest).status == code
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Yield a server that waits a second for a body, and whose clients must read."""
+    root = tmp_path_factory.mktemp("impatient")
+    task = write_artifact(root, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
+    with Server(root, task, head_seconds=1.0, transfer_window=1.0) as server:
+        yield server
+
+
+def read_ended(server: Server) -> dict[str, float]:
+    """Return how many requests have ended by every figure that counts them."""
+    text = server.get("/metrics").body.decode()
+    names = [
+        *("requests_total", "request_duration_seconds_count"),
+        *("request_bytes_count", "response_bytes_count"),
+    ]
+    return {
+        name: sum(
+            float(number)
+            for number in re.findall(rf"^enginewright_{name}{{.*}} (\S+)$", text, re.MULTILINE)
+        )
+        for name in names
+    } | {
+        "statistics": sum(
+            server.get("/v2/models/m/stats").json()["model_stats"][0]["inference_stats"][end][
+                "count"
+            ]
+            for end in ("success", "fail")
+        )
+    }
+
+
+# fault: Reports | two figures of the same requests differ: one counts what the other leaves out | each request is
+#   counted once, at its end | prevented
+@pytest.mark.parametrize("code", [400, 408, 413, 415])
+def test_a_request_whose_body_is_not_taken_is_in_every_figure(impatient: Server, code: int) -> None:
+    before, of_code = read_ended(impatient), count_answers(impatient, code)
+    send_broken(impatient, code)
+    until(lambda: count_answers(impatient, code) == of_code + 1, "it is counted")
+    assert read_ended(impatient) == {name: count + 1 for name, count in before.items()}
+
+
+def leave_during_body(server: Server) -> None:
+    with server.wire() as wire:
+        wire.send(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n{")
+        until(lambda: series(server, IN_FLIGHT) == 1, "its body is awaited")
+
+
+def leave_unread(server: Server) -> None:
+    before = runs(server)
+    with server.wire() as wire:
+        wire.shrink(64 * 1024)
+        wire.send(server.infer_request(*binary_inputs(x=np.zeros((600_000, 8), np.float32))))
+        until(lambda: runs(server) == before + 1, "the model has run")
+
+
+def stay_and_not_read(server: Server) -> None:
+    before = count_answers(server, 499)
+    with server.wire() as wire:
+        wire.shrink(64 * 1024)
+        wire.send(server.infer_request(*binary_inputs(x=np.zeros((600_000, 8), np.float32))))
+        until(lambda: count_answers(server, 499) == before + 1, "the server has given up")
+
+
+def call_without_window(server: Server, wire: Wire) -> None:
+    """Call the model over gRPC without accepting a byte of the response; return once the model has run."""
+    before, client = runs(server), http2.Client()
+    message = infer_message(x=np.zeros((1, 8), np.float32)).SerializeToString()
+    wire.send(frames.PREFACE + http2.settings((frames.INITIAL_WINDOW_SIZE, 0)))
+    wire.send(client.call(1, "/inference.GRPCInferenceService/ModelInfer", message))
+    until(lambda: runs(server) == before + 1, "the model has run")
+
+
+def leave_call_unread(server: Server) -> None:
+    with Wire(server.grpc_port) as wire:
+        call_without_window(server, wire)
+
+
+def reset_call_unread(server: Server) -> None:
+    before = count_answers(server, 499)
+    with Wire(server.grpc_port) as wire:
+        call_without_window(server, wire)
+        wire.send(http2.frame(frames.RST_STREAM, 0, 1, bytes(4)))
+        until(lambda: count_answers(server, 499) == before + 1, "the call has ended")
+
+
+def stay_and_not_read_the_call(server: Server) -> None:
+    before = count_answers(server, 499)
+    with Wire(server.grpc_port) as wire:
+        call_without_window(server, wire)
+        until(lambda: count_answers(server, 499) == before + 1, "the server has given up")
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        *(leave_during_body, leave_unread, stay_and_not_read),
+        *(leave_call_unread, reset_call_unread, stay_and_not_read_the_call),
+    ],
+)
+def test_a_client_that_does_not_get_its_answer_is_a_499_in_every_figure(
+    impatient: Server, leave: Callable[[Server], None]
+) -> None:
+    before, good = read_ended(impatient), count_answers(impatient, 200)
+    left = count_answers(impatient, 499)
+    leave(impatient)
+    until(lambda: count_answers(impatient, 499) == left + 1, "it is counted")
+    assert read_ended(impatient) == {name: count + 1 for name, count in before.items()}
+    assert count_answers(impatient, 200) == good, "an answer that was not delivered is none"
 
 
 def test_requests_are_in_flight_from_head_to_response(tmp_path: Path) -> None:
@@ -162,7 +289,8 @@ def widening(tmp_path: Path) -> Iterator[Server]:
     wide = parse_text(
         "(float[b, 8] x) => (float[b, 64] y) { y = MatMul(x, w) }", initializer("w", weights, None)
     )
-    task = write_artifact(tmp_path, wide, [{"x": np.ones((1, 8), np.float32)}])
+    log = AccessLogTask(share=0.0, failed="All")
+    task = write_artifact(tmp_path, wide, [{"x": np.ones((1, 8), np.float32)}], access_log=log)
     with Server(
         tmp_path, task, body_bytes=2 << 20, inflight_bytes=8 << 20, inflight_largest=4
     ) as server:
@@ -188,8 +316,7 @@ def widening_call() -> bytes:
 
 
 def runs(server: Server) -> float:
-    labels = f'{MODEL},stage="compute"'
-    return series(server, f"enginewright_request_duration_seconds_count{{{labels}}}")
+    return series(server, f"enginewright_request_compute_seconds_count{{{MODEL}}}")
 
 
 def test_an_answer_that_finds_no_space_once_it_is_encoded_counts_as_503(widening: Server) -> None:
@@ -200,20 +327,15 @@ def test_an_answer_that_finds_no_space_once_it_is_encoded_counts_as_503(widening
         with widening.wire() as unread, widening.wire() as other:
             unread.shrink(64 * 1024)
             unread.send(request)
-            until(
-                lambda: (
-                    series(widening, IN_FLIGHT) == 1
-                    and count_answers(widening, 200) == 2 * attempt - 1  # noqa: B023 - called at once
-                ),
-                "the first",
-            )
+            until(unread.is_readable, "the first answer begins")
             other.send(request)
             answer = other.receive()
         if answer.status == 503:
             break
         # the unread one was known as slow by then, and has been given up
     assert "responses are in flight" in answer.json()["error"]
-    assert (count_answers(widening, 200), count_answers(widening, 503)) == (2 * attempt - 1, 1)
+    until(lambda: count_answers(widening, 499) == attempt, "those that were not read have ended")
+    assert (count_answers(widening, 200), count_answers(widening, 503)) == (attempt - 1, 1)
 
 
 def test_clients_that_leave_while_their_answers_are_encoded_count_as_499(widening: Server) -> None:
@@ -232,8 +354,15 @@ def test_a_call_that_is_cancelled_before_it_is_encoded_counts_as_499(widening: S
         cancelled = call.future(widening_call(), timeout=60)
         until(lambda: runs(widening) == 4, "the model has run for gRPC")
         cancelled.cancel()
-        until(lambda: count_ended(widening) == 4, "the answers have ended")
-        assert count_answers(widening, 499) == 1
+        until(lambda: list_calls(widening), "the call has ended")
+    until(lambda: count_ended(widening) == 4, "the answers have ended")
+    (line,) = list_calls(widening)
+    assert " code=499 grpc_code=CANCELLED " in line
+
+
+def list_calls(server: Server) -> list[str]:
+    """Return the lines of the access log about gRPC."""
+    return [line for line in server.log().splitlines() if " protocol=grpc " in line]
 
 
 def send_widening(server: Server, clients: contextlib.ExitStack) -> None:

@@ -174,8 +174,8 @@ def test_the_execution_and_the_metrics_have_the_steps(images: Server) -> None:
     outputs(send_image(images, processing.picture((1, 2, 3))))
     steps = images.get("/v2/models/m/execution").json()["steps"]
     assert [step["name"] for step in steps] == ["before-0", "after-0"]
-    for stage in ("preprocess", "postprocess"):
-        assert images.metric("enginewright_request_duration_seconds_count", f'"{stage}"') > 0
+    for part in ("preprocess", "postprocess"):
+        assert images.metric(f"enginewright_request_{part}_seconds_count") > 0
 
 
 GOOD = processing.picture((200, 9, 9))

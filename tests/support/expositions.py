@@ -71,12 +71,12 @@ class ServingPod:
 
     def expose(self) -> bytes:
         server = self._server
-        for code, count in ((200, 20), (503, 1)):
-            server.requests[code] += count
+        server.count_answer(503, time.monotonic(), 0, 64)
         server.queue.observe(0.002)
         server.compute.observe(0.010)
         server.runs.add(4, 0.010, succeeded=True)
-        server.count_answer(200, time.monotonic() - 0.013, 1000, 4000)
+        for _ in range(20):
+            server.count_answer(200, time.monotonic() - 0.013, 1000, 4000)
         server.out_of_profile += 1
         pod_state = self._findings
         pod_state.server(live=True, ready=True)

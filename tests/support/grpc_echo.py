@@ -91,6 +91,8 @@ class EchoApp:
     def on_answered(self, call: GrpcCall) -> None:
         raise AssertionError(f"{call.method.decode()} is no inference of a model")
 
+    on_left = on_answered
+
     def serve(self, call: GrpcCall) -> Reply | Status | None:
         self.served += 1
         assert call.message is not None

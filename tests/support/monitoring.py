@@ -164,10 +164,16 @@ def query(prometheus: str, expr: str) -> list[dict[str, Any]]:
     return list(answer["data"]["result"])
 
 
-def promtool(*arguments: str) -> str:
-    """Run promtool, which must succeed; return what it says."""
-    done = run_program([program("promtool"), *arguments], timeout=60)
+def promtool(*arguments: str, given: str = "") -> str:
+    """Run promtool with `given` on standard input, which must succeed; return what it says."""
+    done = run_program([program("promtool"), *arguments], timeout=60, input=given)
     return done.stdout
+
+
+def lint_metrics(exposition: str) -> None:
+    """Check with promtool that names, units and help texts are as Prometheus wants them."""
+    assert exposition.startswith("# HELP ")
+    promtool("check", "metrics", given=exposition)
 
 
 def evaluate(

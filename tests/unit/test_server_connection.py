@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -106,6 +107,37 @@ class Pipe(asyncio.Transport):
         self.closed = True
 
 
+class BrokenPipe(Pipe):
+    """A transport whose client has gone: writing to it shows that."""
+
+    @override
+    def is_closing(self) -> bool:
+        return bool(self.written)
+
+
+class Counting(Echo):
+    """Counts how requests end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended: list[str] = []
+
+    @override
+    def admit(self, request: HttpRequest) -> HttpResponse | None:
+        request.counted = True
+        return super().admit(request)
+
+    @override
+    def on_answered(
+        self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
+    ) -> None:
+        self.ended.append("answered")
+
+    @override
+    def on_left(self, connection: Connection, request: HttpRequest, began: float) -> None:
+        self.ended.append("left")
+
+
 class TlsPipe(Pipe):
     """A transport of TLS, whose client reads what is written when the test says so."""
 
@@ -134,8 +166,10 @@ class TlsPipe(Pipe):
 class Peer:
     """One client of an application, and its connection."""
 
-    def __init__(self, app: Echo | ServerApp, buffer: bytearray) -> None:
-        self.pipe = Pipe()
+    def __init__(
+        self, app: Echo | ServerApp, buffer: bytearray, pipe: Callable[[], Pipe] = Pipe
+    ) -> None:
+        self.pipe = pipe()
         self.connection = Connection(app, HeadParser(), buffer)
         self.connection.connection_made(self.pipe)
 
@@ -180,6 +214,22 @@ async def test_of_each_connection_one_request_is_answered_in_a_turn() -> None:
     await one_at_a_time(greedy, MANY)
     greedy.send(b"st HTTP/1.1\r\nHost: h\r\n\r\n")
     assert targets(greedy.pipe.written) == [*(f"/{number}" for number in range(MANY)), "/last"]
+
+
+@pytest.mark.parametrize("target", ["/now", "/none", "/later"])
+@pytest.mark.parametrize(("pipe", "end"), [(Pipe, "answered"), (BrokenPipe, "left")])
+async def test_a_request_ends_once_by_whether_its_answer_was_written(
+    target: str, pipe: type[Pipe], end: str
+) -> None:
+    app = Counting()
+    peer = Peer(app, bytearray(RECEIVE_BYTES), pipe)
+    peer.send(get(target))
+    for connection, response in app.waiting:
+        assert app.ended == []
+        connection.respond(response)
+    assert app.ended == [end]
+    peer.connection.connection_lost(None)
+    assert app.ended == [end]
 
 
 async def test_refusals_and_blank_lines_take_turns_as_well() -> None:

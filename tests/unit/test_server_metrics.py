@@ -44,24 +44,46 @@ def test_an_answer_is_counted_with_its_duration_and_sizes() -> None:
     metrics = Metrics("m", "r1")
     metrics.count_answer(200, time.monotonic() - 70, 1000, 4000)
     metrics.count_answer(503, time.monotonic(), 0, 64)
-    at_most = {"stage": "total", "code": "2xx"}
-    assert samples(metrics, f"{DURATION}_bucket", **at_most, le="60.0") == [0]
-    assert samples(metrics, f"{DURATION}_bucket", **at_most, le="120.0") == [1]
-    assert samples(metrics, f"{DURATION}_count", stage="total", code="5xx") == [1]
+    assert samples(metrics, f"{DURATION}_bucket", code="2xx", le="60.0") == [0]
+    assert samples(metrics, f"{DURATION}_bucket", code="2xx", le="120.0") == [1]
+    assert samples(metrics, f"{DURATION}_count", code="5xx") == [1]
+    assert samples(metrics, "enginewright_requests_total", code="200") == [1]
+    assert samples(metrics, "enginewright_requests_total", code="503") == [1]
     assert samples(metrics, "enginewright_request_bytes_sum") == [1000]
     assert samples(metrics, "enginewright_response_bytes_bucket", le="64") == [1]
     assert samples(metrics, "enginewright_response_bytes_count") == [2]
 
 
-@pytest.mark.parametrize("stage", ["queue", "compute"])
-def test_stages_inside_of_the_server_have_no_code(stage: str) -> None:
+@given(st.lists(st.sampled_from([200, 400, 408, 413, 499, 500, 501, 503, 504])))
+def test_all_figures_of_ended_requests_count_the_same(statuses: list[int]) -> None:
+    metrics = Metrics("m", "r1")
+    for status in statuses:
+        metrics.count_answer(status, time.monotonic(), 10, 10)
+    ended = sum(metrics.requests.values())
+    assert ended == len(statuses)
+    assert sum(samples(metrics, f"{DURATION}_count")) == ended
+    for what in ("request", "response"):
+        assert samples(metrics, f"enginewright_{what}_bytes_count") == [ended]
+
+
+@pytest.mark.parametrize("part", ["queue", "compute"])
+def test_parts_of_a_request_are_metrics_of_their_own(part: str) -> None:
     text = Metrics("m", "r1").expose().decode()
-    assert f'{DURATION}_count{{model="m",revision="r1",stage="{stage}"}} 0.0' in text
+    assert f'enginewright_request_{part}_seconds_count{{model="m",revision="r1"}} 0.0' in text
+
+
+def test_steps_are_exposed_where_there_are_some() -> None:
+    metrics = Metrics("m", "r1")
+    name = "enginewright_request_preprocess_seconds_count"
+    assert samples(metrics, name) == []
+    metrics.has_steps()
+    assert samples(metrics, name) == [0]
 
 
 def test_the_number_of_series_is_bounded() -> None:
     metrics = Metrics("m", "r1")
-    before = len(metrics.expose().splitlines())
+    before, codes = len(metrics.expose().splitlines()), set(metrics.requests)
     for status in (200, 400, 404, 408, 413, 431, 499, 500, 503, 504):
         metrics.count_answer(status, time.monotonic(), 2**50, 2**50)
-    assert len(metrics.expose().splitlines()) == before
+    new = set(metrics.requests) - codes
+    assert len(metrics.expose().splitlines()) == before + len(new), "one of each code"

@@ -1,4 +1,4 @@
-"""What becomes of submitted requests, and what it counts as."""
+"""What becomes of submitted requests, and what is measured of them."""
 
 import asyncio
 import threading
@@ -35,10 +35,9 @@ class Responder:
         self.sent: list[int] = []
         self.released = False
 
-    def succeed(self, job: Job) -> bool:
+    def succeed(self, job: Job) -> None:
         assert job.arrays is not None
         self.sent.append(200)
-        return True
 
     def fail(self, error: RequestError) -> None:
         self.sent.append(error.status)
@@ -113,7 +112,6 @@ async def test_a_request_that_expires_just_before_its_run_is_the_clients_deadlin
     await wait_until_returned(worker)
     assert limits.calls == [1]
     assert (responder.sent, responder.released) == ([504], True)
-    assert dict(metrics.requests) == {200: 0, 400: 0, 500: 0, 503: 0, 504: 1}
     assert (health.recorded, judged) == ([], [])
     assert metrics.queue.count == 1
     assert metrics.compute.count == 0

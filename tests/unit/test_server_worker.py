@@ -53,11 +53,10 @@ class Responder:
         self.messages: list[str] = []
         self.released = False
 
-    def succeed(self, job: Job) -> bool:
+    def succeed(self, job: Job) -> None:
         assert job.arrays is not None
         np.testing.assert_array_equal(job.arrays[0], job.feeds["x"])
         self.sent.append(200)
-        return True
 
     def fail(self, error: RequestError) -> None:
         self.sent.append(error.status)

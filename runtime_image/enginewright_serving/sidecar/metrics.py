@@ -74,8 +74,8 @@ _PROBE_DURATION: Final = Family(
 )
 _BASELINE_LATENCY: Final = Family(
     "enginewright_baseline_latency_seconds",
-    "Baseline of the verdict: time in the model for the usual shapes right after loading, by quantile (0.5, 0.9, 0.99).",
-    ("quantile",),
+    "Baseline of the verdict: time in the model for the usual shapes right after loading, by percentile (50, 90, 99).",
+    ("percentile",),
 )
 _USUAL_LATENCY: Final = Family(
     "enginewright_usual_latency_seconds",
@@ -179,12 +179,12 @@ def _latency(pod_state: PodState, text: Exposition) -> None:
     latency = pod_state.latency
     text.histogram(_PROBE_DURATION, latency.durations.buckets(), latency.durations.total)
     baseline = latency.baseline
-    quantiles = (
-        (("0.5", baseline.p50), ("0.9", baseline.p90), ("0.99", baseline.p99)) if baseline else ()
+    percentiles = (
+        (("50", baseline.p50), ("90", baseline.p90), ("99", baseline.p99)) if baseline else ()
     )
     text.family(
         _BASELINE_LATENCY,
-        [({"quantile": quantile}, value) for quantile, value in quantiles if value is not None],
+        [({"percentile": name}, value) for name, value in percentiles if value is not None],
     )
     usual = latency.usual
     text.family(_USUAL_LATENCY, [] if usual is None else [({"shapes": usual[0]}, usual[1])])

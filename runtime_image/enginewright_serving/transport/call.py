@@ -21,12 +21,18 @@ class InferenceCall:
     defer: float = 0.0  # seconds that a probe may wait for an idle moment
     reserved: bool = False  # a probe of the sidecar: bypasses the limits and is not counted
     abandoned: bool = False  # the client is gone
-    counted: bool = False  # an inference request of a client, once it is admitted or refused
+    # an inference of a client, or a copy, once it is admitted or refused: its end is counted, once
+    counted: bool = False
 
     @property
     def accounted(self) -> int:
         """Bytes that count as in flight."""
         return self.holding.size if self.holding else 0
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether it counts as in flight until it is answered: an inference of a client."""
+        return self.counted and not self.copy
 
     @property
     def of_client(self) -> bool:

@@ -187,8 +187,8 @@ class Connection(TimedConnection):
     @property
     def counted_requests(self) -> int:
         """Inference requests of clients that are not answered, including an answer not yet written."""
-        request = self._request
-        return int(self._unwritten is not None or (request is not None and request.counted))
+        request = self._unwritten[0] if self._unwritten else self._request
+        return int(request is not None and request.in_flight)
 
     def abort(self) -> None:
         """Close the connection immediately."""
@@ -425,7 +425,7 @@ class Connection(TimedConnection):
         if request.context is not None:
             connection += request.context.header()
         parts = response.parts if request.method != b"HEAD" else []
-        self._send(transport, response, parts, connection)
+        is_sent = self._send(transport, response, parts, connection)
         self._request = None
         if keep:
             self._state = HEAD
@@ -434,16 +434,20 @@ class Connection(TimedConnection):
         else:
             self._close(transport, now, linger=request.keep_alive)
         if request.counted:
-            self._count(request, response, began)
+            self._count(request, response, began, is_sent=is_sent)
         elif request.route is None:
             self._app.on_refused(self, request, response, began)
 
-    def _count(self, request: HttpRequest, response: HttpResponse, began: float) -> None:
-        """Count a request once its answer is written."""
+    def _count(
+        self, request: HttpRequest, response: HttpResponse, began: float, *, is_sent: bool
+    ) -> None:
+        """Count a request once its answer is written, or cannot be."""
         if self._writing_paused:
             self._unwritten = request, response, began
-        else:
+        elif is_sent:
             self._app.on_answered(self, request, response, began)
+        else:
+            self._app.on_left(self, request, began)
 
     def _finish(self, response: HttpResponse, context: RequestContext | None = None) -> None:
         """Answer an invalid request, or one whose body is not read, and close."""
@@ -460,15 +464,16 @@ class Connection(TimedConnection):
         if request is not None:
             context = request.context
         headers = b"Connection: close\r\n" + (b"" if context is None else context.header())
-        self._send(transport, response, [] if head_only else response.parts, headers)
+        parts = [] if head_only else response.parts
+        is_sent = self._send(transport, response, parts, headers)
         self._close(transport, time.monotonic(), linger=True)
         if request is not None and request.counted:
-            self._count(request, response, began)
+            self._count(request, response, began, is_sent=is_sent)
         elif request is not None and request.route is None:
             self._app.on_refused(self, request, response, began)
 
     def _report_left(self) -> None:
-        """Report an inference whose client has left before its answer was written."""
+        """Count an inference whose client has left before its answer was written."""
         request, began = self._request, self._since
         if self._unwritten is not None:
             request, _, began = self._unwritten
@@ -483,7 +488,8 @@ class Connection(TimedConnection):
         response: HttpResponse,
         parts: list[bytes | memoryview],
         connection: bytes,
-    ) -> None:
+    ) -> bool:
+        """Write a response; return False if the connection is lost."""
         head = b"%b%b%b%bContent-Length: %d\r\n\r\n" % (
             _STATUS_LINES[response.status],
             self._app.date,
@@ -499,6 +505,7 @@ class Connection(TimedConnection):
             self._outgoing.cut((head, *parts))
             self._encrypt(transport)
         self._outgoing.charge(response, is_paused=self._writing_paused)
+        return not transport.is_closing()
 
     def _encrypt(self, transport: asyncio.Transport) -> None:
         """Write as much as the client reads, since TLS encrypts and keeps all that is written."""

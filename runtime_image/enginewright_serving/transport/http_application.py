@@ -67,7 +67,7 @@ class HttpApplication(ApplicationBase[_C]):
         """Count a `counted` request whose response the socket has taken; `began` is when its head had arrived."""
 
     def on_left(self, connection: _C, request: HttpRequest, began: float) -> None:
-        """Report a request that is `counted`, whose client has left before its answer was written."""
+        """Count a request that is `counted`, whose client has left before its answer was written."""
 
     def on_refused(
         self, connection: _C, request: HttpRequest, response: HttpResponse, began: float

@@ -158,7 +158,7 @@ class ServerApp(ReportingApplication):
     def refuse_inference(
         self, request: HttpRequest, error: RequestError, headers: bytes = b""
     ) -> HttpResponse:
-        """Build the response to an inference request that is not submitted, and count it."""
+        """Build the response to an inference request that is not submitted."""
         return self.http_inference.refuse(request, error, headers)
 
     def _admit_inference(self, request: HttpRequest) -> HttpResponse | None:

@@ -73,8 +73,8 @@ class HttpInference:
     def refuse(
         self, request: HttpRequest, error: RequestError, headers: bytes = b""
     ) -> HttpResponse:
-        """Build the response to an inference request that is not submitted, and count it."""
-        self._inference.count_refusal(request, error)
+        """Build the response to an inference request that is not submitted."""
+        self._inference.note_refusal(request, error)
         return error_response(error, headers)
 
     def take(

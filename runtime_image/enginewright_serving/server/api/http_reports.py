@@ -37,17 +37,28 @@ class ReportingApplication(HttpApplication[Connection]):
     def on_answered(
         self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
     ) -> None:
-        status, received, sent = response.status, request.length, response.length
-        ended = self.metrics.count_answer(status, began, received, sent)
-        if self.observers and request.context is not None:
-            times = began, ended
-            _report(self.observers, connection, request, request.context, status, times, sent)
+        self._end(connection, request, request.context, response.status, began, response.length)
 
     @override
     def on_left(self, connection: Connection, request: HttpRequest, began: float) -> None:
-        if self.observers and request.context is not None:
-            context, times = request.context.without_times(), (began, time.monotonic())
-            _report(self.observers, connection, request, context, figures.CLIENT_CLOSED, times, 0)
+        context = None if request.context is None else request.context.without_times()
+        self._end(connection, request, context, figures.CLIENT_CLOSED, began, 0)
+
+    def _end(
+        self,
+        connection: Connection,
+        request: HttpRequest,
+        context: RequestContext | None,
+        status: int,
+        began: float,
+        sent: int,
+    ) -> None:
+        if request.copy:
+            self.metrics.count_copy(status)
+            return
+        ended = self.metrics.count_answer(status, began, request.length, sent)
+        if self.observers and context is not None:
+            _report(self.observers, connection, request, context, status, (began, ended), sent)
 
     @override
     def on_refused(

@@ -44,20 +44,20 @@ class HttpResponder:
     _plan: InferenceRequest
     _copied: Body | None  # the body of a request that is kept once it is answered
 
-    def succeed(self, job: Job) -> bool:
-        """Send the outputs; return whether they were sent, or are encoded in a thread."""
+    def succeed(self, job: Job) -> None:
+        """Send the outputs, which a thread encodes or compresses if they are large."""
         arrays = job.arrays
         assert arrays is not None  # noqa: S101 - it succeeded
         self._encoder.check(self._plan, arrays)
         if self._encoder.is_slow(self._plan, arrays):
             encode = partial(self._encode, job, arrays)
             self._answering.codec_thread.submit(self._request, encode, self._send_encoded)
-            return False
+            return
         response = self._encode(job, arrays)
         if self._request.accept_encoding:
-            return self._compress(response)
-        self._send(response, response)
-        return True
+            self._compress(response)
+        else:
+            self._send(response, response)
 
     def _encode(self, job: Job, arrays: list[NDArray[Any]]) -> HttpResponse:
         response = self._encoder.encode(self._plan, arrays)
@@ -71,25 +71,22 @@ class HttpResponder:
             self._request, self, lambda: self._compress(encoded.result()), "encoding a response"
         )
 
-    def _compress(self, response: HttpResponse) -> bool:
-        """Send the outputs, compressed if the client asks for that; return whether they were sent."""
+    def _compress(self, response: HttpResponse) -> None:
+        """Send the outputs, compressed if the client asks for that: large ones once a thread has done so."""
         done = partial(self._send_compressed, response)
         sent = self._answering.compressed_responses.compress(self._request, response, done)
-        if sent is None:
-            return False
-        self._send(sent, response)
-        return True
+        if sent is not None:
+            self._send(sent, response)
 
     def _send_compressed(
         self, plain: HttpResponse, compressed: asyncio.Future[HttpResponse]
     ) -> None:
         compressed.exception()  # retrieved, even if the client has left
-
-        def send() -> bool:
-            self._send(compressed.result(), plain)
-            return True
-
+        send = partial(self._send_result, compressed, plain)
         self._answering.results.answer_later(self._request, self, send, "compressing a response")
+
+    def _send_result(self, compressed: asyncio.Future[HttpResponse], plain: HttpResponse) -> None:
+        self._send(compressed.result(), plain)
 
     def _send(self, response: HttpResponse, plain: HttpResponse) -> None:
         if not self._connection.reserve(response):

@@ -115,7 +115,7 @@ class InferenceService:
     def begin(self, call: InferenceCall) -> None:
         """Count and report an inference once it is answered or refused."""
         call.copy = _is_token(call.shadow, self._shadow_token)
-        call.counted = call.of_client
+        call.counted = not call.reserved
         self.name(call)
 
     def name(self, call: InferenceCall) -> None:
@@ -182,11 +182,10 @@ class InferenceService:
             self.results.waiting[job] = None
         worker.submit(job)
 
-    def count_refusal(self, call: InferenceCall, error: RequestError) -> None:
-        """Count a request that is refused with `error` instead of being submitted."""
+    def note_refusal(self, call: InferenceCall, error: RequestError) -> None:
+        """Count a client's request whose sizes are outside of the shape profiles."""
         if isinstance(error, OutOfProfileError) and call.of_client:
             self._metrics.out_of_profile += 1
-        self.results.count(call, error.status)
 
 
 def _is_token(given: bytes, token: bytes) -> bool:

@@ -158,7 +158,7 @@ class ChainedRequests:
             own, produced = done.result()
             seconds = time.monotonic() - began
             if call.of_client:
-                self._metrics.steps[figures.PREPROCESS].observe(seconds)
+                self._metrics.preprocess.observe(seconds)
             self._inflight.hold(call, call.accounted + count_bytes(produced.values()))
             route = self._steps.route(asked.outputs)
             kept = self._runs.select_values(route, feeds, produced)
@@ -193,7 +193,7 @@ class ChainedRequests:
     ) -> None:
         if job.call.abandoned:
             done.exception()
-            self._inference.results.give_up(job)
+            job.responder.release()
             return
         try:
             arrays = given | done.result()
@@ -203,7 +203,7 @@ class ChainedRequests:
             job.error = report_unexpected("running the steps after the model")
         else:
             if job.call.of_client:
-                self._metrics.steps[figures.POSTPROCESS].observe(time.monotonic() - began)
+                self._metrics.postprocess.observe(time.monotonic() - began)
             self._answer(job, plan, arrays)
             return
         self._inference.results.answer(job)

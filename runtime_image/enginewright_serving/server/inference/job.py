@@ -55,11 +55,10 @@ class Holder(Protocol):
 class Responder(Protocol):
     """Sends the response to one request in its protocol; called in the event loop."""
 
-    def succeed(self, job: "Job") -> bool:
-        """Encode and send the outputs of `job`; return whether they were sent.
+    def succeed(self, job: "Job") -> None:
+        """Encode and send the outputs of `job`, or have a thread encode or compress them.
 
-        If not, a thread encodes or compresses them, and `InferenceResults.answer_later` ends the request. Raises
-        RequestError if they cannot be sent; nothing was.
+        `InferenceResults.answer_later` then ends the request. Raises RequestError if they cannot be sent; nothing was.
         """
 
     def fail(self, error: RequestError) -> None:

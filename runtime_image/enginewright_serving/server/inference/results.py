@@ -1,7 +1,6 @@
-"""The results of submitted requests: outputs, errors, expiry, and how each is counted; in the event loop only."""
+"""The results of submitted requests: outputs, errors and expiry; in the event loop only."""
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -21,7 +20,7 @@ from enginewright_serving.transport.call import InferenceCall
 
 
 class InferenceResults:
-    """Answers and counts the requests of one model."""
+    """Answers the requests of one model, and measures their runs; the transport counts how they end."""
 
     def __init__(self, metrics: figures.Metrics, request_seconds: float) -> None:
         """Create it; a request without a timeout may wait for `request_seconds`."""
@@ -55,7 +54,7 @@ class InferenceResults:
         if job.call.of_client:
             self._observe(job)
         if job.call.abandoned:
-            self.give_up(job)
+            job.responder.release()
         else:
             self.respond(job)
 
@@ -79,34 +78,30 @@ class InferenceResults:
     def answer(self, job: Job) -> None:
         """Answer a job with its outputs or its error."""
         if job.error is not None:
-            self._fail(job.call, job.responder, describe_failed_run(job.error, job.fault))
+            job.responder.fail(describe_failed_run(job.error, job.fault))
         else:
             send = partial(job.responder.succeed, job)
-            self._send(job.call, job.responder, send, "answering a request")
+            self._send(job.responder, send, "answering a request")
 
     def answer_later(
-        self, call: InferenceCall, responder: Responder, send: Callable[[], bool], doing: str
+        self, call: InferenceCall, responder: Responder, send: Callable[[], None], doing: str
     ) -> None:
         """Continue an answer that was partly made in a thread, unless the client has left.
 
         `send` is like `Responder.succeed`; `doing` is the thread's work, for the message of an internal error.
         """
         if call.abandoned:
-            self._give_up(call, responder)
+            responder.release()
         else:
-            self._send(call, responder, send, doing)
+            self._send(responder, send, doing)
 
-    def _send(
-        self, call: InferenceCall, responder: Responder, send: Callable[[], bool], doing: str
-    ) -> None:
-        counter = self._counter(call)  # the answer releases the call
+    def _send(self, responder: Responder, send: Callable[[], None], doing: str) -> None:
         try:
-            if send():
-                counter[200] += 1
+            send()
         except RequestError as error:
-            self._fail(call, responder, error)
+            responder.fail(error)
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
-            self._fail(call, responder, report_unexpected(doing))
+            responder.fail(report_unexpected(doing))
 
     def refuse(self, job: Job, why: str) -> None:
         """Answer a job that a worker has given up."""
@@ -120,23 +115,11 @@ class InferenceResults:
         self._fail_waiting(job, busy(why))
         job.responder.release()
 
-    def give_up(self, job: Job) -> None:
-        """Count and release a job whose client has left."""
-        self._give_up(job.call, job.responder)
-
-    def _give_up(self, call: InferenceCall, responder: Responder) -> None:
-        self.count(call, figures.CLIENT_CLOSED)
-        responder.release()
-
     def _fail_waiting(self, job: Job, error: RequestError) -> None:
         try:
-            self._fail(job.call, job.responder, error)
+            job.responder.fail(error)
         except Exception:  # noqa: BLE001 - an internal error ends one connection, not the others
             job.abort()
-
-    def _fail(self, call: InferenceCall, responder: Responder, error: RequestError) -> None:
-        self.count(call, error.status)
-        responder.fail(error)
 
     # Expiry.
 
@@ -162,7 +145,6 @@ class InferenceResults:
         if call.of_client:
             self._metrics.queue.observe(time.monotonic() - job.queued)
         if call.abandoned:
-            self.count(call, figures.CLIENT_CLOSED)
             return
         if job.plan.timeout:
             limit = f"its timeout of {job.plan.timeout:g} s"
@@ -177,20 +159,6 @@ class InferenceResults:
         self.waiting.pop(job, None)
 
     def _expire_late(self, job: Job) -> None:
-        if job.call.abandoned and not job.answered:
-            self.give_up(job)
-            return
-        if not job.answered:
+        if not job.is_dropped:
             self._answer_expired(job)
         job.responder.release()
-
-    # Counts.
-
-    def count(self, call: InferenceCall, status: int) -> None:
-        """Count a request that is answered, or refused, with `status`."""
-        self._counter(call)[status] += 1
-
-    def _counter(self, call: InferenceCall) -> Counter[int]:
-        if call.of_client:
-            return self._metrics.requests
-        return Counter() if call.reserved else self._metrics.copies

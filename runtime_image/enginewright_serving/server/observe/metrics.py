@@ -23,13 +23,13 @@ from typing_extensions import override
 from enginewright_serving.histogram import DurationHistogram, RunCounts, SizeHistogram
 
 CONTENT_TYPE: Final = f"Content-Type: {CONTENT_TYPE_PLAIN_0_0_4}\r\n".encode()
-CLIENT_CLOSED: Final = 499  # the client disconnected; the code that nginx logs for it
+CLIENT_CLOSED: Final = (
+    499  # the client has left before its answer was written; the code that nginx logs for it
+)
 _BOUNDS: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
-PREPROCESS: Final = "preprocess"  # stages
-POSTPROCESS: Final = "postprocess"
 _BATCH_BOUNDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _USUAL_CODES: Final = (200, 400, 500, 503, 504)
 _LABELS: Final = ("model", "revision")
@@ -41,17 +41,19 @@ class Metrics(Collector):
 
     def __init__(self, model: str, revision: str) -> None:
         self._labels = (model, revision)
+        # of the parts of a request, waiting for a step's process included
         self.queue = DurationHistogram(_BOUNDS)
         self.compute = DurationHistogram(_BOUNDS)
-        # from a request's head to its response, by class of status code: errors are often fast
+        self.preprocess = DurationHistogram(_BOUNDS)
+        self.postprocess = DurationHistogram(_BOUNDS)
+        self._has_steps = False
+        # from a request's head to its end, by class of status code: errors are often fast
         self.total = {first: DurationHistogram(_BOUNDS) for first in _CLASSES}
         self.received = SizeHistogram()
         self.sent = SizeHistogram()
         self.runs = RunCounts()
         self.last_answer = 0.0  # when one was written, as `time.monotonic()`
-        # of the steps before and after the model, by stage, waiting for them included
-        self.steps: dict[str, DurationHistogram] = {}
-        # responses to inference requests by status code; series exist before the first response,
+        # inference requests by how they ended; series exist before the first response,
         # since a rate needs that
         self.requests = Counter(dict.fromkeys(_USUAL_CODES, 0))
         self.copies = Counter({200: 0})  # likewise, to copies of other pods' requests
@@ -69,19 +71,23 @@ class Metrics(Collector):
         self._registry.register(collector)
 
     def count_answer(self, status: int, began: float, received: int, sent: int) -> float:
-        """Count a client's inference, whose head arrived at `began` (`time.monotonic()`); return when it was answered."""
-        self.last_answer = now = time.monotonic()
+        """Count a client's inference that ends, whose head arrived at `began` (`time.monotonic()`); return the time."""
+        now = time.monotonic()
+        if status != CLIENT_CLOSED:
+            self.last_answer = now
+        self.requests[status] += 1
         self.total[status // 100].observe(now - began)
         self.received.observe(received)
         self.sent.observe(sent)
         return now
 
+    def count_copy(self, status: int) -> None:
+        """Count a copy of another pod's request that ends."""
+        self.copies[status] += 1
+
     def has_steps(self) -> None:
-        """Measure the steps before and after the model too."""
-        self.steps = {
-            PREPROCESS: DurationHistogram(_BOUNDS),
-            POSTPROCESS: DurationHistogram(_BOUNDS),
-        }
+        """Expose the steps before and after the model too."""
+        self._has_steps = True
 
     def expose(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
@@ -91,27 +97,43 @@ class Metrics(Collector):
     def collect(self) -> Iterable[Metric]:
         durations = HistogramMetricFamily(
             "enginewright_request_duration_seconds",
-            "Time of inference requests waiting for the model (queue), in it (compute), in the steps of"
-            " spec.processing (preprocess, postprocess), and from the head of the request to the last byte of its response (total), which also has the class"
-            " of the status code: 2xx, 4xx or 5xx.",
-            labels=(*_LABELS, "stage", "code"),
+            "Time of inference requests from the head to the last byte of the response, by class of the status code: 2xx,"
+            " 4xx or 5xx. Its parts are the queue, compute, preprocess and postprocess metrics.",
+            labels=(*_LABELS, "code"),
         )
-        stages: tuple[tuple[tuple[str, ...], DurationHistogram], ...] = (
-            (("queue",), self.queue),
-            (("compute",), self.compute),
-            *(((stage,), histogram) for stage, histogram in self.steps.items()),
-            *((("total", f"{first}xx"), histogram) for first, histogram in self.total.items()),
-        )
-        for stage, histogram in stages:  # those without a code do not have the label
-            durations.add_metric((*self._labels, *stage), histogram.buckets(), histogram.total)
+        for first, histogram in self.total.items():
+            labels = (*self._labels, f"{first}xx")
+            durations.add_metric(labels, histogram.buckets(), histogram.total)
         yield durations
-        for name, about, sizes in (
-            ("enginewright_request_bytes", "Bodies of inference requests.", self.received),
-            ("enginewright_response_bytes", "Bodies of responses to them.", self.sent),
-        ):
-            bodies = HistogramMetricFamily(name, about, labels=_LABELS)
-            bodies.add_metric(self._labels, sizes.buckets(), sizes.total)
-            yield bodies
+        yield self._histogram(
+            "enginewright_request_queue_seconds",
+            "Time of inference requests waiting for the model.",
+            self.queue,
+        )
+        yield self._histogram(
+            "enginewright_request_compute_seconds",
+            "Time of inference requests in the model.",
+            self.compute,
+        )
+        if self._has_steps:
+            yield self._histogram(
+                "enginewright_request_preprocess_seconds",
+                "Time of inference requests in the steps of spec.processing before the model, and waiting for them.",
+                self.preprocess,
+            )
+            yield self._histogram(
+                "enginewright_request_postprocess_seconds",
+                "Time of inference requests in the steps of spec.processing after the model, and waiting for them.",
+                self.postprocess,
+            )
+        yield self._histogram(
+            "enginewright_request_bytes", "Bodies of inference requests.", self.received
+        )
+        yield self._histogram(
+            "enginewright_response_bytes",
+            "Bodies of responses to them; 0 where the client left before its answer was written.",
+            self.sent,
+        )
         yield self._gauge(
             "enginewright_requests_in_flight",
             "Inference requests whose head has arrived and whose response is not written.",
@@ -126,13 +148,13 @@ class Metrics(Collector):
         yield batches
         yield self._counter(
             "enginewright_requests",
-            "Inference requests by status code; 499: the client left before its answer.",
+            "Inference requests that have ended, by status code; 499: the client left before its answer was written.",
             {(str(code),): count for code, count in sorted(self.requests.items())},
             "code",
         )
         yield self._counter(
             "enginewright_shadow_requests",
-            "Copies of requests that pods of another revision answered, by status code.",
+            "Copies of requests that pods of another revision answered, which have ended, by status code.",
             {(str(code),): count for code, count in sorted(self.copies.items())},
             "code",
         )
@@ -158,6 +180,13 @@ class Metrics(Collector):
             "Inference requests refused for a shape outside the model's shape profiles.",
             {(): self.out_of_profile},
         )
+
+    def _histogram(
+        self, name: str, about: str, observed: DurationHistogram | SizeHistogram
+    ) -> Metric:
+        family = HistogramMetricFamily(name, about, labels=_LABELS)
+        family.add_metric(self._labels, observed.buckets(), observed.total)
+        return family
 
     def _gauge(self, name: str, about: str, value: int) -> Metric:
         family = GaugeMetricFamily(name, about, labels=_LABELS)

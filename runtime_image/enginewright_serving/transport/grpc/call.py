@@ -91,6 +91,9 @@ class GrpcApplication(ConnectionApplication[Http2Connection], Protocol):
     def on_answered(self, call: "GrpcCall") -> None:
         """Count a call that is `counted`, whose response is written."""
 
+    def on_left(self, call: "GrpcCall") -> None:
+        """Count a call that is `counted`, whose client has left before its response was written."""
+
     def serve(self, call: "GrpcCall") -> Reply | Status | None:
         """Answer, now or later by the call's `respond` or `fail`."""
 
@@ -275,7 +278,9 @@ class GrpcCall(InferenceCall):
             self._app.on_answered(self)
 
     def cancel(self) -> None:
-        """Drop the call, which the client has abandoned."""
+        """Drop the call, which the client has abandoned, or whose response it does not read."""
+        if self.counted:
+            self._app.on_left(self)
         if self._done:
             return
         self._done = self.abandoned = True

@@ -226,7 +226,7 @@ class Http2Connection(PausingProtocol):
     @property
     def counted_requests(self) -> int:
         """Inference requests of clients that are not answered, including answers not yet written."""
-        return sum(stream.handler.counted for stream in self._streams.open.values())
+        return sum(stream.handler.in_flight for stream in self._streams.open.values())
 
     def abort(self) -> None:
         """Close the connection immediately."""

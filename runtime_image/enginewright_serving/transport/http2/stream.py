@@ -16,7 +16,7 @@ class RequestHandler(Protocol):
     """Receives one request and answers it with `Session.respond`."""
 
     @property
-    def counted(self) -> bool:
+    def in_flight(self) -> bool:
         """Whether it is an inference request of a client."""
 
     @property
@@ -49,7 +49,7 @@ class RequestHandler(Protocol):
         """Count the request, whose response is written completely."""
 
     def cancel(self) -> None:
-        """Drop the request: the client has reset the stream or disconnected."""
+        """Drop the request, or its response that is not written: the client has left, or does not read."""
 
 
 @dataclass(slots=True, eq=False)

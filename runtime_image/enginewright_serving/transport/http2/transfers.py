@@ -120,6 +120,7 @@ class Transfers:
     def _end(self, stream: Stream) -> None:
         self._sender.write(frames.reset(stream.id, ErrorCode.CANCEL))
         self.drop(stream)
+        stream.handler.cancel()
         self._streams.close(stream.id, by_server=True)
 
 

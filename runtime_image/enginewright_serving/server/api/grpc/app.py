@@ -30,7 +30,7 @@ from enginewright_serving.transport.grpc.status import HTTP_STATUS, Code, Status
 from enginewright_serving.transport.http2.connection import Http2Connection
 from enginewright_serving.transport.input_turns import InputTurns
 from enginewright_serving.transport.message import Body, HttpResponse
-from enginewright_serving.transport.request_context import NAMES
+from enginewright_serving.transport.request_context import NAMES, RequestContext
 from enginewright_serving.transport.settings import TransportSettings
 
 _LARGEST_QUESTION: Final = 64 * 1024  # bytes of a message of another method than ModelInfer
@@ -125,19 +125,29 @@ class GrpcApp(ApplicationBase[Http2Connection]):
 
     def on_answered(self, call: GrpcCall) -> None:
         """Count an inference whose answer is written, and report it to observers."""
-        status, began = HTTP_STATUS.get(call.status, 500), call.began
-        received, sent = call.request_bytes, call.response_bytes
-        ended = self._metrics.count_answer(status, began, received, sent)
-        if self._observers and call.context is not None:
+        self._end(call, call.status, call.context, call.response_bytes)
+
+    def on_left(self, call: GrpcCall) -> None:
+        """Count an inference whose client has left, and report it to observers."""
+        context = None if call.context is None else call.context.without_times()
+        self._end(call, Code.CANCELLED, context, 0)
+
+    def _end(self, call: GrpcCall, code: Code, context: RequestContext | None, sent: int) -> None:
+        status = HTTP_STATUS.get(code, 500)
+        if call.copy:
+            self._metrics.count_copy(status)
+            return
+        ended = self._metrics.count_answer(status, call.began, call.request_bytes, sent)
+        if self._observers and context is not None:
             answered = Answered(
-                context=call.context,
+                context=context,
                 protocol="grpc",
                 method=_INFER,
                 status=status,
-                grpc_status=call.status.name,
-                began=began,
+                grpc_status=code.name,
+                began=call.began,
                 ended=ended,
-                received=received,
+                received=call.request_bytes,
                 sent=sent,
                 client=call.address,
             )
@@ -236,7 +246,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
             call.fail(status)
 
     def refuse(self, call: GrpcCall, error: RequestError) -> Status:
-        """Return the status of a call that is not submitted, and count it if it is an inference."""
+        """Return the status of a call that is not submitted."""
         if call.method == MODEL_INFER:
-            self._inference.count_refusal(call, error)
+            self._inference.note_refusal(call, error)
         return status_of(error)

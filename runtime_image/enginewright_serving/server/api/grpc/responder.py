@@ -54,30 +54,25 @@ class GrpcResponder:
     _request: GrpcRequest
     _copied: bool  # the request is kept once it is answered
 
-    def succeed(self, job: Job) -> bool:
-        """Send the outputs; return whether they were sent, or are encoded in a thread."""
+    def succeed(self, job: Job) -> None:
+        """Send the outputs, which a thread encodes if they are large."""
         arrays = job.arrays
         assert arrays is not None  # noqa: S101 - it succeeded
         plan = self._request.plan
         self._encoder.check(plan, arrays)
-        slow = self._encoder.is_slow(plan, arrays)
-        if slow:
+        if self._encoder.is_slow(plan, arrays):
             encode = partial(self._encoder.encode, self._request, arrays)
             self._app.codec_thread.submit(self._call, encode, self._send_later)
         else:
             self._send(self._encoder.encode(self._request, arrays))
         if self._copied:
             self._app.keep_copy(self._call, plan, job.feeds, arrays)
-        return not slow
 
     def _send_later(self, encoded: asyncio.Future[Parts]) -> None:
         encoded.exception()  # retrieved, even if the client has left
-
-        def send() -> bool:
-            self._send(encoded.result())
-            return True
-
-        self._app.results.answer_later(self._call, self, send, "encoding a response")
+        self._app.results.answer_later(
+            self._call, self, lambda: self._send(encoded.result()), "encoding a response"
+        )
 
     def _send(self, parts: Parts) -> None:
         if not self._call.respond(Reply(parts, sum(map(len, parts)))):
