@@ -173,7 +173,8 @@ class Pod:
         for job, client in self.jobs:
             assert not client.wrong, client.wrong
             assert job.state in {JobState.DONE, JobState.RECEIVED}
-            (status,) = client.sent or ([None] if client.left else [])
+            answers: list[int | None] = [*client.sent] or ([None] if client.left else [])
+            (status,) = answers
             if status in {None, 503, 504}:
                 assert client.released
             assert status != 503 or client.evicted

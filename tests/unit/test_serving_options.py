@@ -18,6 +18,7 @@ ASKED: Final[dict[str, dict[str, Any]]] = {
     "max_queue": {"maxQueue": 7},
     "batch_size": {"batching": {"maxSize": 8}},
     "batch_delay_seconds": {"batching": {"maxDelay": "5ms"}},
+    "batch_padding": {"batching": {"padding": {"input_ids": 0, "attention_mask": 1}}},
     "concurrent_runs": {"maxConcurrentRuns": 2},
     "request_seconds": {"requestTimeout": "10s"},
     "access_log": {"accessLog": {"sample": "2%"}},
