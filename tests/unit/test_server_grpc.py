@@ -260,11 +260,6 @@ FLOATS = {"fp32_contents": [1, 2]}
         ({"parameters": parameters(priority=-1)}, 400, "'priority' must be a number: 1 is the"),
         ({"parameters": parameters(priority="1")}, 400, "'priority' must be a number: 1 is the"),
         ({"parameters": parameters(sequence_id="a")}, 400, "sequences are not supported"),
-        (
-            {"parameters": parameters(mine=1)},
-            400,
-            "takes 'binary_data_output', 'priority', 'timeout'",
-        ),
         ({"parameters": parameters(timeout=-1)}, 400, "must be a number of microseconds"),
         ({"parameters": parameters(timeout="1")}, 400, "must be a number of microseconds"),
         ({"parameters": [{"key": "timeout"}]}, 400, "must be a number of microseconds"),
