@@ -95,6 +95,7 @@ def server_limits() -> str:
 
     queue = Serving.model_fields["max_queue"].default
     rate = f"{limits.transfer_rate // 1024} KiB"
+    missing = f"those of {limits.transfer_window:g} s may be missing"
     rows = (
         (
             "requests waiting for the model",
@@ -138,7 +139,7 @@ def server_limits() -> str:
         ),
         (
             "time for a body or an answer",
-            f"as long as {rate} arrive or are read each second, over {limits.transfer_window:g} s",
+            f"as long as {rate} arrive, or the client's kernel acknowledges, each second; {missing}",
         ),
         (
             "age of a connection",

@@ -186,6 +186,25 @@ def test_a_transfer_must_keep_its_rate_in_every_window(moved: list[float], is_en
     assert is_steady == is_enough
 
 
+def test_a_transfer_that_stops_is_ended_after_one_window() -> None:
+    settings = TransportSettings()
+    progress = TransferPace(0.0, settings)
+    assert progress.update(0.5, 10_000_000)
+    assert progress.update(0.4 + settings.transfer_window, 10_000_000)
+    assert not progress.update(0.6 + settings.transfer_window, 10_000_000)
+
+
+@pytest.mark.parametrize("rate", [1.1, 4.0])
+def test_a_transfer_that_keeps_the_rate_in_steps_goes_on(rate: float) -> None:
+    """As a kernel acknowledges what its client has read."""
+    settings = TransportSettings()
+    progress, step = TransferPace(0.0, settings), 128 * 1024
+    moves = [
+        int(rate * settings.transfer_rate * second / 2 // step * step) for second in range(400)
+    ]
+    assert all(progress.update(second / 2, moved) for second, moved in enumerate(moves))
+
+
 def test_a_rate_is_known_after_a_second() -> None:
     progress = TransferPace(0.0, TransportSettings(transfer_rate=1))
     progress.update(0.5, 1000)

@@ -13,8 +13,8 @@ AGE_JITTER: Final = 0.1  # share of `connection_age`
 class TransportSettings:
     """Limits and timeouts of the connections of one process; pods use the defaults.
 
-    A transfer (of a request body or a response) must move `transfer_rate` bytes per second in every
-    `transfer_window`, so that slow clients are disconnected but large bodies are not.
+    A transfer (of a request body or a response) must move `transfer_rate` bytes per second, of which those of one
+    `transfer_window` may be missing, so that slow clients are disconnected but large bodies are not.
     """
 
     head_bytes: int = 16 * 1024  # request line and headers; 431 above

@@ -11,6 +11,7 @@ from enginewright_serving.transport.input_turns import InputTurns
 from enginewright_serving.transport.message import HttpRequest
 from enginewright_serving.transport.pausing_protocol import NEVER, PausingProtocol
 from enginewright_serving.transport.settings import SLOW_RATE, TransportSettings
+from enginewright_serving.transport.unacknowledged import count_unacknowledged
 from enginewright_serving.transport.unread_response import UnreadResponse
 
 
@@ -56,7 +57,7 @@ class TimedConnection(PausingProtocol):
             if not arriving.update(now, self._filled):
                 self._refuse_late()
         elif leaving := self._outgoing.progress:
-            if not leaving.update(now, self._outgoing.written - transport.get_write_buffer_size()):
+            if not leaving.update(now, self._outgoing.written - count_unacknowledged(transport)):
                 transport.abort()
         elif self._state is CLOSING:
             if now > max(self._since + settings.linger_seconds, self._outgoing.kept_until):

@@ -18,7 +18,7 @@ _PIECE: Final = 64 * 1024  # bytes that are encrypted at a time, in tens of micr
 class UnreadResponse(Holding):
     """The bytes of a connection's response, from when they are sent until the client has read them."""
 
-    __slots__ = ("_account", "_settings", "_unsent", "_unsent_size", "kept_until")
+    __slots__ = ("_account", "_length", "_settings", "_unsent", "_unsent_size", "kept_until")
 
     def __init__(
         self, account: ByteAccount, settings: TransportSettings, evict: Callable[[], None]
@@ -28,6 +28,7 @@ class UnreadResponse(Holding):
         self._settings = settings
         self._unsent: deque[memoryview] = deque()  # of a response over TLS, until it is encrypted
         self._unsent_size = 0  # its bytes
+        self._length = 0  # of the response, of which less may be charged
         self.kept_until = 0.0  # when the connection of a client that reads too slowly is closed
 
     def reserve(self, response: HttpResponse) -> bool:
@@ -53,7 +54,7 @@ class UnreadResponse(Holding):
     @property
     def written(self) -> int:
         """Bytes that were written, whether the client has read them or not."""
-        return self.size - self._unsent_size
+        return self._length - self._unsent_size
 
     def charge(self, response: HttpResponse, *, is_paused: bool) -> None:
         """Charge a response until the client has read it: while writing is paused."""
@@ -61,6 +62,7 @@ class UnreadResponse(Holding):
             if self.size:
                 self._account.release(self)
         elif self.size or self.reserve(response):
+            self._length = response.length
             self._account.begin(self, TransferPace(time.monotonic(), self._settings))
         else:
             self.evict()

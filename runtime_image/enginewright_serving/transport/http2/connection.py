@@ -66,7 +66,7 @@ class Http2Connection(PausingProtocol):
         self._direct: memoryview | None = None  # of a body, that is being read into
         self._processing = False  # of frames, whose responses are written afterwards
         self._flush_scheduled = False
-        self._read_by = NEVER  # when the client must have read what was written
+        self._acknowledged = 0  # bytes, when writing was paused
         self._part_since = NEVER  # since when part of a frame or header block is awaited
         self._deadline = NEVER  # of the client's preface, PING's acknowledgement, or closing
 
@@ -144,19 +144,17 @@ class Http2Connection(PausingProtocol):
     def pause_writing(self) -> None:
         self._sender.paused = True
         unwritten = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        now = time.monotonic()
-        self._read_by = now + transfer_seconds(self._settings, unwritten)
+        self._acknowledged = self._sender.count_acknowledged()
         self._pause_reading()
         account, holding = self._app.inflight.account, self._unwritten
         if not account.hold(holding, account.limit_response(unwritten)):
             self.abort()
             return
-        account.begin(holding, TransferPace(now, self._settings))
+        account.begin(holding, TransferPace(time.monotonic(), self._settings))
 
     @override
     def resume_writing(self) -> None:
         self._sender.paused = False
-        self._read_by = NEVER
         self._app.inflight.account.release(self._unwritten)
         self._session.transfers.release_read()
         self._sender.pump()
@@ -174,11 +172,11 @@ class Http2Connection(PausingProtocol):
             if now > self._deadline:
                 transport.abort()
             return
-        if now > self._read_by:
-            transport.abort()
-            return
         if pace := self._unwritten.progress:
-            pace.update(now, self._unwritten.size - transport.get_write_buffer_size())
+            read = self._sender.count_acknowledged() - self._acknowledged
+            if not pace.update(now, read):
+                transport.abort()
+                return
         if not self._is_held_up() and now > self._part_since + self._settings.head_seconds:
             self._fail(
                 ConnectionFaultError(ErrorCode.ENHANCE_YOUR_CALM, "a frame took too long to arrive")

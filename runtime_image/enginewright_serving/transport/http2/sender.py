@@ -19,6 +19,7 @@ from enginewright_serving.transport.http2.errors import (
 from enginewright_serving.transport.http2.hpack import NO_TABLE
 from enginewright_serving.transport.http2.stream import Stream, do_nothing
 from enginewright_serving.transport.message import JOINED_BYTES
+from enginewright_serving.transport.unacknowledged import count_unacknowledged
 
 Parts = list[bytes | memoryview]
 
@@ -43,6 +44,7 @@ class Sender:
         self._waiting: dict[int, Stream] = {}  # streams with unsent parts
         self._out: Parts = []
         self._size = 0
+        self._passed = 0  # bytes that the transport has got
         self._block_prefix = NO_TABLE  # of the first header block
 
     def write(self, frame: bytes) -> None:
@@ -57,10 +59,17 @@ class Sender:
             self._out, self._size = [], 0
             if self._transport is None:
                 return
+            self._passed += size
             if size <= JOINED_BYTES:
                 self._transport.write(b"".join(out))
             else:
                 self._transport.writelines(out)
+
+    def count_acknowledged(self) -> int:
+        """Return how many bytes the client has received of all that was written."""
+        return self._passed - (
+            0 if self._transport is None else count_unacknowledged(self._transport)
+        )
 
     def respond(
         self, stream: Stream, block: bytes, parts: Parts, length: int, trailers: bytes
@@ -166,6 +175,7 @@ class Sender:
             stream.window -= length
             stream.written += length
             self._data(stream, parts, length, last=not (unsent or stream.trailers))
+            stream.end_of_written = self._passed + self._size
             if length >= _SUBSTANTIAL:
                 self.sent_data()
         if not unsent:

@@ -66,6 +66,8 @@ class Stream:
     unsent: "deque[memoryview] | None" = None  # parts of a response that wait for a window
     trailers: bytes = b""  # header block after them
     written: int = 0  # bytes of them that have been written
+    end_of_written: int = 0  # in all bytes that the connection has written
+    read: int = 0  # of those written; other streams' bytes may be taken for its own for a while
     outgoing: "Holding | None" = None  # their charge
     pace: "TransferPace | None" = None  # of the request, then of a response that waits
 

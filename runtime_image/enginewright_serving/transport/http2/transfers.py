@@ -37,6 +37,7 @@ class Transfers:
         self._account = account
         self._due = due
         self._abort = abort
+        self._acknowledged = 0  # bytes of the connection, when it was checked
         self._slow_until = -1  # the last stream when all were found to be slow
         self.read: list[Holding] = []  # of responses that are written, maybe not yet by the kernel
 
@@ -51,9 +52,11 @@ class Transfers:
         streams = tuple(self._streams.open.values())
         requests = sum(stream.receiving for stream in streams)
         responses = sum(stream.unsent is not None for stream in streams)
+        if responses:
+            self._count_read(streams)
         for stream in streams:
             if stream.unsent is not None:
-                if not self.pace(stream).update(now, stream.written, responses):
+                if not self.pace(stream).update(now, stream.read, responses):
                     self._end(stream)
             elif stream.receiving and not self.pace(stream).update(now, stream.received, requests):
                 stream.handler.expire()
@@ -61,6 +64,16 @@ class Transfers:
         are_slow = all(stream.pace and stream.pace.rate < slow for stream in still_open.values())
         is_quiet = now > self._streams.opened_at + _QUIET_SECONDS
         self._slow_until = self._streams.last if are_slow and is_quiet else -1
+
+    def _count_read(self, streams: Iterable[Stream]) -> None:
+        """Count what the client has received of each response."""
+        acknowledged = self._sender.count_acknowledged()
+        added, self._acknowledged = acknowledged - self._acknowledged, acknowledged
+        for stream in streams:
+            if acknowledged >= stream.end_of_written:
+                stream.read = stream.written
+            else:
+                stream.read = min(stream.written, stream.read + added)
 
     def pace(self, stream: Stream) -> TransferPace:
         """Return the pace of what a stream transfers, since its beginning."""

@@ -1,0 +1,97 @@
+"""Clients that read large responses slowly, of which the kernel's buffer takes megabytes at once."""
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from enginewright_serving.transport.http2 import frames
+
+from tests.integration.test_server_grpc_inference import INFER
+from tests.support import http2
+from tests.support.broken_models import parse_text
+from tests.support.serving import Server, binary_inputs, infer_message, write_artifact
+from tests.support.waiting import until
+
+ELEMENTS = 1_250_000
+LENGTH = 4 * ELEMENTS
+LEAST = 128 * 1024  # bytes per second
+READ = 4 * LEAST  # a third of the kernel's buffer takes several seconds
+CHUNK = 16 * 1024
+LARGEST_WINDOW = 2**31 - 1
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    root = tmp_path_factory.mktemp("wide")
+    wide = parse_text("""(int64[1] size) => (float[n] y) {
+        y = ConstantOfShape <value = float[1] {1.0}> (size) }""")
+    task = write_artifact(root, wide, [{"size": np.array([4])}])
+    with Server(root, task, transfer_window=1, transfer_rate=LEAST, sweep_seconds=0.1) as running:
+        yield running
+
+
+def ask_over_http(server: Server) -> socket.socket:
+    document, tensors = binary_inputs(size=np.array([ELEMENTS]))
+    client = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    client.sendall(server.infer_request(document, tensors))
+    return client
+
+
+def ask_over_grpc(server: Server) -> socket.socket:
+    """Ask as a client whose windows admit everything at once."""
+    message = infer_message(size=np.array([ELEMENTS])).SerializeToString()
+    widen = (LARGEST_WINDOW - frames.DEFAULT_WINDOW).to_bytes(4, "big")
+    client = socket.create_connection(("127.0.0.1", server.grpc_port), timeout=30)
+    client.sendall(
+        frames.PREFACE
+        + http2.settings((frames.INITIAL_WINDOW_SIZE, LARGEST_WINDOW))
+        + http2.frame(frames.WINDOW_UPDATE, payload=widen)
+        + http2.Client().call(1, INFER, message)
+    )
+    return client
+
+
+ASKED = {"http": ask_over_http, "grpc": ask_over_grpc}
+
+
+def read_slowly(client: socket.socket) -> int:
+    """Read a little at a time; return how many bytes came until all were there, or the connection was closed."""
+    began, taken = time.monotonic(), 0
+    while taken < LENGTH:
+        time.sleep(max(0.0, began + taken / READ - time.monotonic()))
+        part = client.recv(CHUNK)
+        if not part:
+            break
+        taken += len(part)
+    return taken
+
+
+# fault: Hostile | clients read large responses slowly, but above the documented rate | what their kernels
+#   acknowledge counts, not what the server's kernel has taken | all get them whole
+def test_a_response_that_is_read_slowly_comes_whole(server: Server) -> None:
+    clients = [ask(server) for ask in ASKED.values()]
+    with ThreadPoolExecutor(len(clients)) as threads:
+        taken = list(threads.map(read_slowly, clients))
+    for client in clients:
+        client.close()
+    assert min(taken) >= LENGTH
+
+
+@pytest.mark.parametrize("protocol", ASKED)
+def test_a_client_that_reads_nothing_is_disconnected(server: Server, protocol: str) -> None:
+    def count_sockets() -> int:
+        found = 0
+        for link in Path(f"/proc/{server.process.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                found += link.readlink().name.startswith("socket")
+        return found
+
+    before = count_sockets()
+    with ASKED[protocol](server):
+        until(lambda: count_sockets() > before, "it is connected")
+        until(lambda: count_sockets() <= before, "it is disconnected", seconds=20)
