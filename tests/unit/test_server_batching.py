@@ -174,6 +174,31 @@ def test_outputs_that_depend_on_neighbours_allow_no_batch(compute: Any) -> None:
     assert "depends on the others" in proof.off
 
 
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: np.tanh(x) + np.tanh(np.pad(x, ((2, 0), (0, 0)))[:-2]),
+        lambda x: np.tanh(x) * (np.arange(len(x)) < 8)[:, None],
+    ],
+    ids=["of the row before the last", "of how many there are"],
+)
+def test_outputs_that_depend_on_more_than_one_other_allow_no_batch(compute: Any) -> None:
+    """As of a convolution over rows, and of experts that take a limited number of them."""
+    proof = Model(compute).prove()
+    assert proof.rows == 1
+    assert "depends on the others in a batch of 32" in proof.off
+
+
+def test_a_model_that_normalizes_its_inputs_is_batched_with_one_golden_sample() -> None:
+    def normalize(x: NDArray[Any]) -> NDArray[Any]:
+        outputs: NDArray[Any] = x / np.abs(x).max(1, keepdims=True)
+        return outputs
+
+    sample = np.random.default_rng(1).random((1, 4), np.float32)
+    proof = Model(normalize).prove(inputs=[sample])
+    assert (proof.rows, proof.off) == (32, "")
+
+
 def test_kernels_may_round_differently() -> None:
     proof = Model(lambda x: np.tanh(x) * (1 + 1e-6 * len(x))).prove()
     assert proof.rows == 32

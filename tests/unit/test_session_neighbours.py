@@ -41,14 +41,18 @@ def test_integers_have_the_values_of_another_sample_and_reach_both_ends() -> Non
 
 
 def test_floats_are_larger_and_zeros_are_none() -> None:
-    (made,) = neighbours([[0.5, -1.0]], [[0.5, -1.0]])
-    assert made.tolist() == [[2.0, -4.0]]
-    (made,) = neighbours([[0.5, -1.0]], [[3.0]])
+    (made,) = neighbours([[0.5, -1.0]], [[0.5, -1.0]], [[3.0]])
     assert made.tolist() == [[12.0, 12.0]]
     (made,) = neighbours(np.zeros((1, 2), np.float32))
     assert made.tolist() == [[1.0, 1.0]]
     (made,) = neighbours(np.full((1, 2), 6e4, np.float16))
     assert np.isinf(made).all()
+
+
+def test_floats_of_one_sample_are_reversed_too() -> None:
+    """A model that normalizes its inputs has the same outputs for larger ones."""
+    made = [array.tolist() for array in neighbours([[0.5, -1.0]], [[0.5, -1.0]])]
+    assert made == [[[2.0, -4.0]], [[-4.0, 2.0]]]
 
 
 def test_booleans_and_texts_are_inverted() -> None:

@@ -34,8 +34,9 @@ def make_neighbours(row: _Feeds, others: Sequence[_Feeds]) -> list[Arrays]:
     for other in reversed(others):
         if _add(neighbours, row, {name: _fit(other[name], row[name]) for name in row}):
             break
-    if neighbours and all(array.dtype.kind == "f" for array in row.values()):
-        return neighbours  # what follows is for values that cannot be made larger
+    # what follows is for values that cannot be made larger; those of one sample may give the same outputs if they are
+    if neighbours and len(others) > 1 and all(array.dtype.kind == "f" for array in row.values()):
+        return neighbours
     values = {name: [array, *(other[name] for other in others)] for name, array in row.items()}
     _add(neighbours, row, {name: _reverse(array) for name, array in row.items()})
     for choose in (np.max, np.min):

@@ -71,8 +71,8 @@ class BatchProver(RunProver):
         """
         row = first_row(samples[0].feeds)
         off = self._why_not(row, most, varying=varying, by_range=by_range)
+        prover = NeighbourProver(self._runner, self._signature)
         if not off:
-            prover = NeighbourProver(self._runner, self._signature)
             off = prover.why_dependent(row, [sample.feeds for sample in samples])
         if off:
             row, most = samples[0].feeds, rows_of(samples[0].feeds) or 1
@@ -89,7 +89,9 @@ class BatchProver(RunProver):
             rows = _worthwhile(times, single)
             if rows == 1:
                 off = "a batch is not faster than its requests one by one"
-            elif not on_cpu and (off := self._why_costly(row, rows, single)):
+            elif (off := prover.why_dependent_among(row, rows)) or (
+                not on_cpu and (off := self._why_costly(row, rows, single))
+            ):
                 rows = 1
         sizes = () if on_cpu else tuple(number for number in times if number <= rows)
         return BatchLimits(rows, sizes, off, delay, turn_rows, turn_elements)
