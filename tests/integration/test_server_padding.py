@@ -66,9 +66,11 @@ def batching(server: Server) -> dict[str, Any]:
     return dict(server.get("/v2/models/m/execution").json()["details"]["batching"])
 
 
-def serve(root: Path, model: onnx.ModelProto, padding: dict[str, int] | None) -> Server:
+def serve(
+    root: Path, model: onnx.ModelProto, padding: dict[str, int] | None, *, delay: float = 0.005
+) -> Server:
     task = write_artifact(root, model, [text(12, 1), text(5, 2)])
-    task = task.model_copy(update={"batch_padding": padding, "batch_delay_seconds": 0.005})
+    task = task.model_copy(update={"batch_padding": padding, "batch_delay_seconds": delay})
     return Server(root, task, before=BATCHES_PAY)
 
 
@@ -103,6 +105,64 @@ def test_texts_of_different_lengths_run_together_and_get_their_own_outputs(tmp_p
     )
 
 
+def ask_at_once(server: Server, *requests: dict[str, Any]) -> list[dict[str, Any]]:
+    with ThreadPoolExecutor(len(requests)) as pool:
+        answers = pool.map(lambda feeds: server.post(*binary_inputs(**feeds)), requests)
+        return [read_outputs(answer) for answer in answers]
+
+
+# fault: Outputs | a mask that excludes a whole text lets the model average over what is padded |
+#   such requests are not padded | prevented
+def test_a_text_that_its_mask_excludes_gets_the_outputs_that_it_gets_alone(tmp_path: Path) -> None:
+    even = (
+        "part = Constant<value_float = 0.05>() even = Mul(scores, part) kept = Add(even, penalty)"
+    )
+    model = encoder(f"{even} place = Constant<value_int = 0>()", "Gather<axis = 1>(mixed, place)")
+    masked = text(3, 9) | {"mask": np.zeros((1, 3), np.int64)}
+    with serve(tmp_path, model, PADDING, delay=0.5) as server:
+        assert batching(server)["padding_off"] == ""
+        outputs, _, _ = ask_at_once(server, masked, text(5, 3), text(6, 4))
+        assert server.metric("enginewright_batch_size_count{") < 3, "the others run together"
+    session = ort.InferenceSession(tmp_path / "artifact/model.onnx")
+    (pooled,) = session.run(["pooled"], masked)
+    np.testing.assert_allclose(outputs["pooled"], pooled, 1e-4, 1e-4)
+
+
+def two_texts() -> onnx.ModelProto:
+    """Return a model whose inputs may have different lengths."""
+    table = np.random.default_rng(3).standard_normal((50, 4)).astype(np.float32)
+    table[0] = 0.0
+    return parse_text(
+        """(int64[batch, n] ids, int64[batch, k] mask) => (float[batch, 4] first, float[batch, 4] second)
+        <int64[1] middle = {1}> {
+        words = Gather(table, ids) first = ReduceSum<keepdims = 0>(words, middle)
+        others = Gather(table, mask) second = ReduceSum<keepdims = 0>(others, middle) }""",
+        initializer("table", table),
+    )
+
+
+def test_requests_whose_inputs_differ_in_length_are_not_cut_to_one(tmp_path: Path) -> None:
+    """Also where they have the same shapes as others."""
+    requests = [text(1, seed) | {"mask": np.empty((1, 0), np.int64)} for seed in (3, 4)]
+    with serve(tmp_path, two_texts(), PADDING, delay=0.2) as server:
+        assert batching(server)["padding_off"] == ""
+        answers = ask_at_once(server, *requests)
+    session = ort.InferenceSession(tmp_path / "artifact/model.onnx")
+    for feeds, outputs in zip(requests, answers, strict=True):
+        np.testing.assert_allclose(outputs["first"], session.run(["first"], feeds)[0], 1e-4, 1e-4)
+
+
+def largest(seed: int) -> onnx.ModelProto:
+    """Return one number: the largest of all tokens, of which padding is 0."""
+    scores = np.random.default_rng(seed).standard_normal(50).astype(np.float32)
+    return parse_text(
+        """(int64[batch, n] ids, int64[batch, n] mask) => (float[batch] most) {
+        scores = Gather(table, ids) real = Cast<to = 1>(mask) kept = Mul(scores, real)
+        most = ReduceMax<axes = [1], keepdims = 0>(kept) }""",
+        initializer("table", scores),
+    )
+
+
 @pytest.mark.parametrize(
     ("model", "padding", "why"),
     [
@@ -111,8 +171,17 @@ def test_texts_of_different_lengths_run_together_and_get_their_own_outputs(tmp_p
         (encoder(), {"ids": 0, "mask": 1}, "of a request changes when it is padded"),
         (encoder(), {"token_ids": 0}, "names 'token_ids', which is no input"),
         (encoder(pooled=MAXIMUM), {"ids": 0, "mask": 0}, "'pooled' of a request changes"),
+        # whose golden samples begin with tokens above 0
+        (largest(0), {"ids": 0, "mask": 0}, "'most' of a request changes"),
     ],
-    ids=["no mask", "part of the inputs", "a mask that includes", "no input", "maximum of all"],
+    ids=[
+        "no mask",
+        "part of the inputs",
+        "a mask that includes",
+        "no input",
+        "maximum of all",
+        "one maximum",
+    ],
 )  # fmt: skip
 def test_padding_that_changes_an_output_is_off(
     model: onnx.ModelProto, padding: dict[str, int], why: str, tmp_path: Path

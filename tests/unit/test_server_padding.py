@@ -1,5 +1,6 @@
 """Requests of different lengths are padded into one batch, and each gets back what is its own."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,21 @@ def test_added_elements_have_the_declared_values() -> None:
 )
 def test_only_the_length_may_differ(change: dict[str, Any], joinable: bool) -> None:
     assert PADDING.is_joinable(request(2, 8, 1), request(1, 3, 2) | change) is joinable
+
+
+@pytest.mark.parametrize(
+    ("mask", "joinable"),
+    [([[1, 0, 0]], True), ([[0, 0, 0]], False), ([[1, 1, 1], [0, 0, 0]], False)],
+    ids=["partly", "all", "all of one row"],
+)
+def test_a_request_whose_mask_excludes_all_is_not_padded(
+    mask: list[list[int]], joinable: bool
+) -> None:
+    padding = replace(PADDING, needed=("mask",))
+    masked = request(len(mask), 3, 1) | {"mask": np.array(mask)}
+    assert padding.is_joinable(masked, request(1, 5, 2)) is joinable
+    assert padding.is_joinable(request(1, 5, 2), masked) is joinable
+    assert PADDING.is_joinable(masked, request(1, 5, 2)), "where outputs do not depend on it"
 
 
 def test_the_share_of_padding_counts_rows() -> None:

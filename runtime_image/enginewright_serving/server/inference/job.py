@@ -208,13 +208,12 @@ class Job:
         """Whether it may run in one batch with `other`."""
         if not self.rows or not other.rows or self.priority != other.priority:
             return False  # a more urgent one would wait for the less urgent ones in its batch
-        if self.plan is other.plan:  # the same JSON, so the same shapes
-            return True
         if self.plan.outputs != other.plan.outputs:
             return False
-        if padding is not None:
+        if padding is not None:  # which one more request may need: equal shapes are not enough
             return padding.is_joinable(self.feeds, other.feeds)
-        return joinable(self.feeds, other.feeds)
+        # the same JSON has the same shapes
+        return self.plan is other.plan or joinable(self.feeds, other.feeds)
 
 
 def wastes_too_much(jobs: Iterable[Job]) -> bool:

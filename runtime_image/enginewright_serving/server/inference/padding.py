@@ -25,6 +25,8 @@ class Padding:
     outputs: Mapping[
         str, tuple[int, ...]
     ]  # axes that have a request's length, by output; () if none
+    # inputs of which no row may be padding only: where a mask excludes all, outputs depend on the length
+    needed: tuple[str, ...] = ()
 
     def length_of(self, feeds: Feeds) -> int:
         """Return the length of a request, 0 if its padded inputs have different ones."""
@@ -32,11 +34,24 @@ class Padding:
         return lengths.pop() if len(lengths) == 1 else 0
 
     def is_joinable(self, first: Feeds, other: Feeds) -> bool:
-        """Whether two requests have the same sizes but in the first dimension and in padded ones."""
-        return bool(self.length_of(first) and self.length_of(other)) and all(
-            self._list_other_sizes(name, array) == self._list_other_sizes(name, other[name])
-            for name, array in first.items()
+        """Whether two requests may be padded, and have the same sizes but in the first dimension and in padded ones."""
+        return (
+            all(
+                self._list_other_sizes(name, array) == self._list_other_sizes(name, other[name])
+                for name, array in first.items()
+            )
+            and self._may_pad(first)
+            and self._may_pad(other)
         )
+
+    def _may_pad(self, feeds: Feeds) -> bool:
+        return bool(self.length_of(feeds)) and not any(
+            self._has_blank_row(feeds[name], *self.inputs[name]) for name in self.needed
+        )
+
+    @staticmethod
+    def _has_blank_row(array: _Array, axis: int, value: float) -> bool:
+        return not (array != value).any(axis).all()
 
     def _list_other_sizes(self, name: str, array: _Array) -> tuple[int, ...]:
         axis = self.inputs[name][0] if name in self.inputs else 0

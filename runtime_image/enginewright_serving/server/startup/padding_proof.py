@@ -1,10 +1,12 @@
 """Finds out at startup whether requests of different lengths may run together, padded, and whether that pays.
 
 A model need not ignore what its mask excludes: an export without a mask, a mean over all positions, or positions that
-count from the end change their outputs. So golden samples run alone and padded, beside others and in both places.
+count from the end change their outputs. So golden samples run alone and padded, beside others and in both places, and
+so do short parts of them: what padding adds to a maximum, for example, shows only where all other values are below it.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -56,6 +58,10 @@ class PaddingProver(RunProver):
         lengths = Padding(inputs, {})
         rows = sorted(map(first_row, samples), key=lengths.length_of)
         long = rows[-1]
+        if not all(map(lengths.length_of, rows)):
+            raise _NoPaddingError(
+                f"the inputs that {_FIELD} names have different lengths in a golden sample, or none"
+            )
         for name, array in long.items():
             if name not in inputs and any(row[name].shape != array.shape for row in rows):
                 raise _NoPaddingError(
@@ -75,10 +81,11 @@ class PaddingProver(RunProver):
         padding = Padding(inputs, self._find_output_axes(lengths, long, shorter))
         for short in shorter:
             self._compare(padding, short, long, samples)
+        self._compare_windows(padding, shorter, long, limits.rows)
         half = lengths.length_of(long) / 2
         middle = min(shorter, key=lambda row: abs(lengths.length_of(row) - half))
         self._require_gain(padding, middle, long)
-        return padding
+        return replace(padding, needed=self._find_needed(padding, middle, long))
 
     def _find_axis(self, name: str) -> int:
         tensor = self._signature.inputs.get(name)
@@ -99,9 +106,7 @@ class PaddingProver(RunProver):
         full = lengths.length_of(long)
         rows = []
         for length in dict.fromkeys((1, 2, full // 2, full - 1)):
-            row = dict(long)
-            for name, (axis, _) in lengths.inputs.items():
-                row[name] = np.ascontiguousarray(long[name].take(range(length), axis))
+            row = _take(long, lengths, 0, length)
             if 0 < length < full and self._accepts(row):
                 rows.append(row)
         return rows
@@ -148,12 +153,41 @@ class PaddingProver(RunProver):
                 *filter(self._is_accepted, make_neighbours(other_length, samples)),
             ):
                 for place, batch in enumerate(((own, other), (other, own))):
-                    outputs = self._run_padded(padding, batch)[place]
-                    name = self._differing(alone, outputs)
-                    if name is not None:
-                        raise _NoPaddingError(
-                            f"output {name!r} of a request changes when it is padded"
-                        )
+                    self._require_same(alone, self._run_padded(padding, batch)[place])
+
+    def _compare_windows(
+        self, padding: Padding, shorter: Sequence[Feeds], long: Feeds, most: int
+    ) -> None:
+        """Raise unless parts of the longest request, as short as possible, have the outputs that they have alone."""
+        length = min(map(padding.length_of, shorter))
+        places = padding.length_of(long) - length + 1
+        step = -(-places // (most - 1))
+        windows = [_take(long, padding, start, length) for start in range(0, places, step)]
+        together = self._run_padded(padding, [*windows, long])
+        for window, outputs in zip(windows, together[:-1], strict=True):
+            self._require_same(self._run(window), outputs)
+
+    def _find_needed(self, padding: Padding, short: Feeds, long: Feeds) -> tuple[str, ...]:
+        """Return the inputs that change outputs by padding if they consist of it."""
+        return tuple(
+            name
+            for name, (_, value) in padding.inputs.items()
+            if not self._may_be_blank(
+                padding, {**short, name: np.full_like(short[name], value)}, long
+            )
+        )
+
+    def _may_be_blank(self, padding: Padding, blank: Feeds, long: Feeds) -> bool:
+        try:
+            self._require_same(self._run(blank), self._run_padded(padding, (blank, long))[0])
+        except Exception:  # noqa: BLE001 - as above, or outputs differ
+            return False
+        return True
+
+    def _require_same(self, alone: _Outputs, padded: _Outputs) -> None:
+        name = self._differing(alone, padded)
+        if name is not None:
+            raise _NoPaddingError(f"output {name!r} of a request changes when it is padded")
 
     def _is_accepted(self, row: Feeds) -> bool:
         """Whether the model accepts the values of a made row."""
@@ -193,3 +227,13 @@ class PaddingProver(RunProver):
             run()
             best = min(best, self._end_run(began))
         return best
+
+
+def _take(row: Feeds, lengths: Padding, start: int, length: int) -> Feeds:
+    """Return so many positions of a request."""
+    positions = range(start, start + length)
+    parts = {
+        name: np.ascontiguousarray(row[name].take(positions, axis))
+        for name, (axis, _) in lengths.inputs.items()
+    }
+    return {**row, **parts}
