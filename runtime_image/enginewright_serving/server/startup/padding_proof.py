@@ -58,9 +58,9 @@ class PaddingProver(RunProver):
         lengths = Padding(inputs, {})
         rows = sorted(map(first_row, samples), key=lengths.length_of)
         long = rows[-1]
-        if not all(map(lengths.length_of, rows)):
+        if not lengths.length_of(long):
             raise _NoPaddingError(
-                f"the inputs that {_FIELD} names have different lengths in a golden sample, or none"
+                f"the inputs that {_FIELD} names have no common length in any golden sample"
             )
         for name, array in long.items():
             if name not in inputs and any(row[name].shape != array.shape for row in rows):
