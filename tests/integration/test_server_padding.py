@@ -69,7 +69,7 @@ def batching(server: Server) -> dict[str, Any]:
 def serve(
     root: Path, model: onnx.ModelProto, padding: dict[str, int] | None, *, delay: float = 0.005
 ) -> Server:
-    task = write_artifact(root, model, [text(12, 1), text(5, 2)])
+    task = write_artifact(root, model, [text(20, 1), text(5, 2)])
     task = task.model_copy(update={"batch_padding": padding, "batch_delay_seconds": delay})
     return Server(root, task, before=BATCHES_PAY)
 
@@ -91,6 +91,7 @@ def test_texts_of_different_lengths_run_together_and_get_their_own_outputs(tmp_p
     with serve(tmp_path, encoder(), PADDING) as server, ThreadPoolExecutor(CLIENTS) as pool:
         report = batching(server)
         assert (report["max_size"] > 1, report["padding_off"]) == (True, "")
+        assert report["padding_longest"] == 20
         results = [
             item for part in pool.map(lambda c: ask(server, c), range(CLIENTS)) for item in part
         ]
@@ -126,6 +127,34 @@ def test_a_text_that_its_mask_excludes_gets_the_outputs_that_it_gets_alone(tmp_p
     session = ort.InferenceSession(tmp_path / "artifact/model.onnx")
     (pooled,) = session.run(["pooled"], masked)
     np.testing.assert_allclose(outputs["pooled"], pooled, 1e-4, 1e-4)
+
+
+def windows() -> onnx.ModelProto:
+    """Return the sums of each 16 tokens."""
+    table = np.random.default_rng(3).standard_normal(50).astype(np.float32)
+    return parse_text(
+        """(int64[batch, n] ids, int64[batch, n] mask) => (float[batch, w] sums)
+        <int64[1] one = {1}, int64[1] size = {16}, int64[1] most = {15}, int64[1] none = {0},
+         int64[1] last = {2}, float nil = {0}> {
+        scores = Gather(table, ids) real = Cast<to = 1>(mask) kept = Mul(scores, real)
+        n = Shape<start = 1, end = 2>(ids) up = Add(n, most) w = Div(up, size)
+        total = Mul(w, size) more = Sub(total, n) pads = Concat<axis = 0>(none, none, none, more)
+        padded = Pad(kept, pads, nil) shape = Concat<axis = 0>(none, w, size)
+        blocks = Reshape(padded, shape) sums = ReduceSum<keepdims = 0>(blocks, last) }""",
+        initializer("table", table),
+    )
+
+
+def test_lengths_beyond_those_of_golden_samples_are_not_padded(tmp_path: Path) -> None:
+    """Samples of one window do not show that there are more, of which the answer has none alone."""
+    model = windows()
+    short, long = text(30, 3), text(60, 4)
+    task = write_artifact(tmp_path, model, [text(12, 1), text(5, 2)])
+    task = task.model_copy(update={"batch_padding": PADDING, "batch_delay_seconds": 0.2})
+    with Server(tmp_path, task, before=BATCHES_PAY) as server:
+        assert batching(server)["padding_off"] == ""
+        outputs = ask_at_once(server, short, long)
+    assert [answer["sums"].shape for answer in outputs] == [(1, 2), (1, 4)]
 
 
 def two_texts() -> onnx.ModelProto:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 PADDING = Padding(
     {"ids": (1, 7), "mask": (1, 0), "scores": (2, -1)},
     {"hidden": (1,), "pooled": (), "attention": (2, 3)},
+    9,
 )
 
 
@@ -72,6 +73,15 @@ def test_added_elements_have_the_declared_values() -> None:
 )
 def test_only_the_length_may_differ(change: dict[str, Any], joinable: bool) -> None:
     assert PADDING.is_joinable(request(2, 8, 1), request(1, 3, 2) | change) is joinable
+
+
+@pytest.mark.parametrize(
+    ("length", "other", "joinable"), [(9, 2, True), (10, 2, False), (2, 10, False), (10, 10, True)]
+)
+def test_requests_beyond_the_longest_proven_length_join_their_equals_only(
+    length: int, other: int, joinable: bool
+) -> None:
+    assert PADDING.is_joinable(request(1, length, 1), request(2, other, 2)) is joinable
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ class Padding:
     outputs: Mapping[
         str, tuple[int, ...]
     ]  # axes that have a request's length, by output; () if none
+    longest: int  # length up to which requests are padded, that of what has run so
     # inputs of which no row may be padding only: where a mask excludes all, outputs depend on the length
     needed: tuple[str, ...] = ()
 
@@ -42,7 +43,11 @@ class Padding:
             )
             and self._may_pad(first)
             and self._may_pad(other)
+            and self._may_join(self.length_of(first), self.length_of(other))
         )
+
+    def _may_join(self, length: int, other: int) -> bool:
+        return length == other or max(length, other) <= self.longest
 
     def _may_pad(self, feeds: Feeds) -> bool:
         return bool(self.length_of(feeds)) and not any(

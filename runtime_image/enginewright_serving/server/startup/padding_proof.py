@@ -55,7 +55,7 @@ class PaddingProver(RunProver):
         if limits.rows < 2:
             raise _NoPaddingError(f"requests do not run together at all: {limits.off}")
         inputs = {name: (self._find_axis(name), value) for name, value in values.items()}
-        lengths = Padding(inputs, {})
+        lengths = Padding(inputs, {}, 0)
         rows = sorted(map(first_row, samples), key=lengths.length_of)
         long = rows[-1]
         if not lengths.length_of(long):
@@ -78,7 +78,8 @@ class PaddingProver(RunProver):
             raise _NoPaddingError(
                 "the golden samples have one length, and the model no shorter one"
             )
-        padding = Padding(inputs, self._find_output_axes(lengths, long, shorter))
+        axes = self._find_output_axes(lengths, long, shorter)
+        padding = Padding(inputs, axes, lengths.length_of(long))
         for short in shorter:
             self._compare(padding, short, long, samples)
         self._compare_windows(padding, shorter, long, limits.rows)

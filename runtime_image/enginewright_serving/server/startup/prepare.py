@@ -267,6 +267,7 @@ def _details(
             "max_size": batches.rows,
             "off": batches.off,
             **({"padding_off": timed.padding_off} if checked.task.batch_padding else {}),
+            **({"padding_longest": batches.padding.longest} if batches.padding else {}),
         },
         **({"runtime_cache": {"bytes": cache.bytes, "reused": cache.reused}} if cache else {}),
         **({"inputs": inputs.report} if inputs.report else {}),
