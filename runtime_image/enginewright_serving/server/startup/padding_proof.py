@@ -80,12 +80,12 @@ class PaddingProver(RunProver):
             )
         axes = self._find_output_axes(lengths, long, shorter)
         padding = Padding(inputs, axes, lengths.length_of(long))
-        for short in shorter:
-            self._compare(padding, short, long, samples)
-        self._compare_windows(padding, shorter, long, limits.rows)
         half = lengths.length_of(long) / 2
         middle = min(shorter, key=lambda row: abs(lengths.length_of(row) - half))
-        self._require_gain(padding, middle, long)
+        self._require_gain(padding, middle, long)  # first, since the rest are many runs
+        self._compare_windows(padding, shorter, long, limits.rows)
+        for short in shorter:
+            self._compare(padding, short, long, samples)
         return replace(padding, needed=self._find_needed(padding, middle, long))
 
     def _find_axis(self, name: str) -> int:
