@@ -142,6 +142,7 @@ class InferenceWorker:
                 self._busy_since[thread] = 0.0
             self._queue.finish(thread, jobs)
             self._results.extend(jobs)
+            del jobs  # while this thread waits, it would keep their inputs
             if not self._waking:
                 self._waking = True
                 try:
