@@ -101,7 +101,7 @@ def test_tritons_client_reads_the_statistics(triton: Any) -> None:
     every, one, version = triton["statistics"]
     assert every == one == version
     (statistics,) = one["model_stats"]
-    assert [statistics[key] for key in ("name", "version", "inference_count")] == ["m", "r1", "1"]
+    assert [statistics[key] for key in ("name", "version", "inference_count")] == ["m", "1", "1"]
     # of protobuf's JSON: numbers are strings, and those that are 0 are left out
     stats = {
         key: int(value.get("count", 0)) for key, value in statistics["inference_stats"].items()

@@ -1,6 +1,8 @@
 """Requests that leave the queue while others wait in it: the others are served, together or one by one."""
 
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Self
 
 import grpc
@@ -30,6 +32,17 @@ def hold(self, outputs, feeds, *arguments):
         time.sleep(0.005)
     return run(self, outputs, feeds, *arguments)
 Runner.run = hold
+"""
+
+# Likewise: one request with a timeout of `SOON` finds no memory to be queued.
+LACKS_MEMORY = f"""
+from enginewright_serving.server.inference.waiting import Waiting
+add, errors = Waiting.add, [MemoryError("no space")]
+def fail_once(self, job):
+    if errors and getattr(getattr(job, "plan", None), "timeout", 0) == {SOON / 1e6}:
+        raise errors.pop()
+    add(self, job)
+Waiting.add = fail_once
 """
 
 
@@ -200,3 +213,24 @@ def test_requests_that_have_expired_take_no_place_in_the_queue(server: Server) -
         running.end()
         assert outcomes(running.request, live) == ["200"] * 2
     still_serves(server)
+
+
+def test_a_request_that_cannot_be_queued_is_answered_once_and_takes_no_later_ones_answer(
+    tmp_path: Path,
+) -> None:
+    task = write_artifact(tmp_path, turning(), [{"turns": np.array([1])}], max_queue=QUEUE)
+    hold = tmp_path / "hold"
+    hold.touch()
+    before = HOLDS.format(held=HELD, file=str(hold)) + LACKS_MEMORY
+    with Server(tmp_path, task, before=before, drain_linger=0.1) as server:
+        with server.wire() as wire:
+            wire.send(slow_request(server, 1, timeout=SOON))
+            assert wire.receive().status == 500
+            wire.send(slow_request(server, HELD))
+            time.sleep(3 * SOON / 1e6)
+            assert not wire.is_readable(), "the timeout was of the request before"
+            hold.unlink()
+            assert wire.receive().json()["outputs"][0]["data"] == [HELD + 1000]
+        server.terminate()
+        assert server.wait() == 0
+        assert "drained in" in server.log()

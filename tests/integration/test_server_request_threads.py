@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from enginewright_runtime.core.request_errors import RequestError
@@ -220,6 +220,38 @@ async def test_an_error_in_the_queue_ends_no_thread(
     work.release()
     assert await work.end("next") is None
     assert not errors
+    assert "no space" in caplog.text
+
+
+class ForgetfulLoop:
+    """An event loop in which a function finds no memory, once."""
+
+    def __init__(self, loop: Any, name: str) -> None:
+        self._loop, self._name = loop, name
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._name:
+            self._name = ""
+            raise MemoryError("no space")
+        return getattr(self._loop, name)
+
+
+@pytest.mark.parametrize("name", ["create_future", "call_soon_threadsafe"])
+async def test_a_request_whose_end_finds_no_memory_is_worked_on_once_and_ends(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = RequestThreads._run
+
+    def run_forgetfully(threads: RequestThreads, loop: Any, start: object) -> None:
+        run(threads, cast("Any", ForgetfulLoop(loop, name)), start)
+
+    monkeypatch.setattr(RequestThreads, "_run", run_forgetfully)
+    work = Work()
+    work.submit("first", InferenceCall())
+    work.submit("second", InferenceCall())
+    assert [await work.end("first"), await work.end("second")] == [None, None]
+    assert work.order == ["first", "second"]
+    assert work.threads.outstanding == 0
     assert "no space" in caplog.text
 
 

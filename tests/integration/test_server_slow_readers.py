@@ -85,11 +85,11 @@ def test_a_response_that_is_read_slowly_comes_whole(server: Server) -> None:
 @pytest.mark.parametrize("protocol", ASKED)
 def test_a_client_that_reads_nothing_is_disconnected(server: Server, protocol: str) -> None:
     def count_sockets() -> int:
-        readings = 0
+        sockets = 0
         for link in Path(f"/proc/{server.process.pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):
-                readings += link.readlink().name.startswith("socket")
-        return readings
+                sockets += link.readlink().name.startswith("socket")
+        return sockets
 
     before = count_sockets()
     with ASKED[protocol](server):

@@ -33,10 +33,10 @@ def show_on_signal(path: str) -> None:
         endpoints: Endpoints, model: ServedModel, on_lost_thread: Callable[[], None]
     ) -> None:
         serve_model(endpoints, model, on_lost_thread)
-        tasks = len(asyncio.all_tasks())
+        before = asyncio.all_tasks()  # some may end, such as those of connections being accepted
 
         def show() -> None:
-            held = _read(endpoints) | {"tasks": len(asyncio.all_tasks()) - tasks}
+            held = _read(endpoints) | {"tasks": len(asyncio.all_tasks() - before)}
             Path(f"{path}.new").write_text(json.dumps(held))
             Path(f"{path}.new").rename(path)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from enginewright_serving.transport.eviction import WaitsFor
 from enginewright_serving.transport.grpc.call import GrpcCall
-from enginewright_serving.transport.grpc.status import Code
+from enginewright_serving.transport.grpc.status import Code, Status
 from enginewright_serving.transport.http2 import budget, frames
 from enginewright_serving.transport.http2.bodies import MAX_FRAME
 from enginewright_serving.transport.http2.errors import ErrorCode
@@ -339,6 +339,24 @@ async def test_abandoned_call_is_not_answered(how: str) -> None:
     assert peer.app.held == 0
     assert peer.app.dropped == 1
     assert peer.pipe.written == written
+
+
+async def test_a_connection_on_which_a_call_cannot_begin_ends_with_its_other_calls() -> None:
+    class ForgetfulApp(EchoApp):
+        @override
+        def admit(self, call: GrpcCall) -> Status | None:
+            if call.method == ECHO:
+                raise MemoryError("no space")
+            return super().admit(call)
+
+    peer = Peer(ForgetfulApp(DEFAULTS))
+    peer.send(peer.client.call(1, LATER.decode(), b"1000"))
+    (call,) = peer.app.waiting
+    with pytest.raises(MemoryError):  # for which the event loop closes the connection
+        peer.send(peer.client.call(3, ECHO.decode(), b"hello"))
+    peer.connection.connection_lost(None)
+    assert call.abandoned
+    assert not peer.app.connections
 
 
 @pytest.mark.parametrize("how", ["reset", "disconnected"])

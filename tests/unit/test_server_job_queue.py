@@ -161,6 +161,25 @@ def test_under_constant_load_a_run_is_alone_now_and_then(monkeypatch: pytest.Mon
     assert all(later - earlier > 16 for earlier, later in pairwise(alone))
 
 
+@pytest.mark.parametrize("left", [0.0, 5.2])
+def test_a_request_that_is_to_run_alone_waits_no_longer_than_its_deadline(
+    left: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = JobQueue(BatchLimits(), 2)
+    long, short = Thread(queue, 0), Thread(queue, 1)
+    queue.put(job())
+    long.take()
+    monkeypatch.setattr(job_queue, "_RUNS_BESIDE", 0)
+    monkeypatch.setattr(job_queue, "_MARGIN", 5.0)
+    urgent = job()
+    urgent.deadline = time.monotonic() + left
+    queue.put(urgent)
+    assert short.take() == [urgent]
+    assert time.monotonic() < urgent.deadline + 5.0
+    short.finish()
+    assert not urgent.alone
+
+
 @settings(max_examples=examples(30))
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(0, 2)), min_size=1, max_size=40),

@@ -2,8 +2,8 @@
 
 A model that quantizes its activations at run time scales all rows by the largest, so neighbours have to reach another
 range than the request: floats are four times as large. Integers may be indices, of which only the values in golden
-samples are known to be valid: the neighbours have those of another sample, their own in reverse, only the largest, and
-only the smallest.
+samples are known to be valid: the neighbours have those of another sample, or else their own in reverse, only the
+largest, and only the smallest.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,13 +34,15 @@ def make_neighbours(row: _Feeds, others: Sequence[_Feeds]) -> list[Arrays]:
     for other in reversed(others):
         if _add(neighbours, row, {name: _fit(other[name], row[name]) for name in row}):
             break
-    # what follows is for values that cannot be made larger; those of one sample may give the same outputs if they are
-    if neighbours and len(others) > 1 and all(array.dtype.kind == "f" for array in row.values()):
-        return neighbours
+    is_float = all(array.dtype.kind == "f" for array in row.values())
+    if neighbours and is_float and len(others) > 1:
+        return neighbours  # what follows is for values that cannot be made larger
+    # nor do larger floats of the only sample show anything where the model normalizes its inputs
+    if is_float or not neighbours:
+        _add(neighbours, row, {name: _reverse(array) for name, array in row.items()})
     values = {name: [array, *(other[name] for other in others)] for name, array in row.items()}
-    _add(neighbours, row, {name: _reverse(array) for name, array in row.items()})
     for choose in (np.max, np.min):
-        _add(neighbours, row, {name: _fill(row[name], values[name], choose) for name in row})
+        _add(neighbours, row, {name: _change(row[name], values[name], choose) for name in row})
     return neighbours
 
 
@@ -74,20 +76,18 @@ def _enlarge(array: _Array) -> _Array:
 
 
 def _reverse(array: _Array) -> _Array:
-    """Return booleans inverted, texts from their end, other elements in the opposite order."""
-    if array.dtype.kind == "b":
-        return ~array
-    if array.dtype.kind == "O":
-        texts = np.empty_like(array)
-        texts.reshape(-1)[:] = [text[::-1] for text in array.reshape(-1)]
-        return texts
     return array.reshape(-1)[::-1].reshape(array.shape)
 
 
-def _fill(array: _Array, values: Sequence[_Array], choose: Callable[[Any], Any]) -> _Array:
-    """Return an array of the one of all `values` that is chosen, if they are integers or booleans."""
-    if array.dtype.kind not in "biu" or not array.size:
+def _change(array: _Array, values: Sequence[_Array], choose: Callable[[Any], Any]) -> _Array:
+    """Return booleans inverted, texts from their end, integers all as the one of `values` that is chosen."""
+    if array.dtype.kind == "b":
+        return ~array
+    if array.dtype.kind == "f" or not array.size:
         return array
-    filled = np.empty_like(array)
-    filled[...] = choose([choose(some) for some in values if some.size])
-    return filled
+    changed = np.empty_like(array)
+    if array.dtype.kind == "O":
+        changed.reshape(-1)[:] = [text[::-1] for text in array.reshape(-1)]
+    else:
+        changed[...] = choose([choose(some) for some in values if some.size])
+    return changed

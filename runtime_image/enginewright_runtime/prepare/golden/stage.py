@@ -41,7 +41,7 @@ from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.session.arrays import map_arrays, read_arrays
 
 _log: Final = logging.getLogger(__name__)
-_GIVE_SAMPLES: Final = "set spec.parity.samples to inputs for which it has elements"
+_GIVE_SAMPLES: Final = "set spec.parity.samples to inputs that produce elements"
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:

@@ -180,7 +180,11 @@ class InferenceService:
         elif self._task.request_seconds and not call.reserved:
             job.deadline = job.queued + self._task.request_seconds - waited
             self.results.waiting[job] = None
-        worker.submit(job)
+        try:
+            worker.submit(job)
+        except BaseException:
+            self.results.disown(job)
+            raise
 
     def note_refusal(self, call: InferenceCall, error: RequestError) -> None:
         """Count a client's request whose sizes are outside of the shape profiles."""

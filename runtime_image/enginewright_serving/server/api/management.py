@@ -13,11 +13,11 @@ from enginewright_runtime.core.request_errors import RequestError
 from enginewright_runtime.session.signature import Tensor, show
 
 from enginewright_serving.server.observe.health import HealthProblem
+from enginewright_serving.server.observe.statistics import VERSION
 from enginewright_serving.server.startup.prepare import ServedModel
 
 _BACKEND: Final = "onnxruntime"
 _PLATFORM: Final = "onnxruntime_onnx"
-_VERSION: Final = "1"  # Triton's versions are numbers; requests may state the revision or this
 _STRING: Final = "TYPE_STRING"
 _MEMORY: Final = "shared memory is not supported; send tensors in the request, in binary"
 LOG_SETTINGS: Final[dict[str, bool | int | str]] = {
@@ -60,7 +60,7 @@ def list_models(
     task: ServeTask, problem: HealthProblem | None, *, only_ready: bool
 ) -> list[dict[str, str]]:
     """Return the index of the repository, which has the served model alone."""
-    model = {"name": task.model, "version": _VERSION}
+    model = {"name": task.model, "version": VERSION}
     if problem is None:
         return [model | {"state": "READY", "reason": ""}]
     return [] if only_ready else [model | {"state": "UNAVAILABLE", "reason": problem.message}]

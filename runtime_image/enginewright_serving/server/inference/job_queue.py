@@ -8,6 +8,7 @@ A run beside others takes longer. So that times can be compared, a golden infere
 does a request now and then.
 """
 
+import math
 import threading
 import time
 from typing import Final
@@ -107,7 +108,7 @@ class JobQueue:
                 self._changed.wait(jobs)
             try:
                 self._add_joining(thread, jobs)
-                self._wait_to_be_alone(thread, jobs[0])
+                self._wait_to_be_alone(thread, jobs)
             except BaseException:  # noqa: BLE001 - jobs that have left the queue are returned in any case
                 fail_all(jobs, "taking requests from the queue")
                 if self._only == thread:
@@ -201,16 +202,21 @@ class JobQueue:
 
     def _waits_until(self, job: Job) -> float:
         """Return the time until which `job` may wait for others, so that it ends before its deadline."""
-        until = job.queued + self._limits.delay
-        return min(until, job.deadline - self._last_seconds - _MARGIN) if job.deadline else until
+        return min(job.queued + self._limits.delay, self._latest_begin(job))
 
-    def _wait_to_be_alone(self, thread: int, first: Job) -> None:
-        """Wait until no other run takes place, if this one with `first` must be alone; the lock is held."""
-        if not self._shared or not (first.call.reserved or self._alone_is_due(time.monotonic())):
+    def _latest_begin(self, job: Job) -> float:
+        """Return the time until which the run of `job` must begin, so that it ends before its deadline."""
+        return job.deadline - self._last_seconds - _MARGIN if job.deadline else math.inf
+
+    def _wait_to_be_alone(self, thread: int, jobs: list[Job]) -> None:
+        """Wait until no other run takes place, if that of `jobs` must be alone; the lock is held."""
+        now = time.monotonic()
+        if not self._shared or not (jobs[0].call.reserved or self._alone_is_due(now)):
             return
         self._only = thread
         patience = max(_PATIENCE * self._last_seconds, _LEAST_PATIENCE)
-        if not self._changed.wait_for(lambda: not self._alone, patience):
+        patience = min(patience, min(map(self._latest_begin, jobs)) - now)  # none expires for it
+        if not self._changed.wait_for(lambda: not self._alone, max(0.0, patience)):
             self._beside = 0
             self._let_all_begin()
 

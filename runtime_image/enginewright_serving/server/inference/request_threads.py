@@ -182,13 +182,18 @@ class RequestThreads:
     # In a thread.
 
     def _run(self, loop: asyncio.AbstractEventLoop, start: object) -> None:
+        work: _Work[Any] | None = None
+        ended: asyncio.Future[Any] | None = None
         while not loop.is_closed():  # else the process is exiting
             try:
-                while (work := self._next(loop, start)) is not None:
-                    ended = loop.create_future()
-                    _do(work, ended)
+                # after an error, such as for want of memory, the same request again: nothing else answers it
+                while work is not None or (work := self._next(loop, start)) is not None:
+                    if ended is None:
+                        ended = loop.create_future()
+                    if not ended.done():
+                        _do(work, ended)
                     loop.call_soon_threadsafe(self._finish, work, ended)
-                    del ended  # which an error in it refers to, by this frame
+                    work = ended = None  # which an error in it refers to, by this frame
             except BaseException:  # noqa: BLE001 - the thread works on the next requests
                 if not loop.is_closed():
                     _log.exception("unexpected error while taking requests")

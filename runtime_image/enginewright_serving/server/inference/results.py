@@ -153,6 +153,11 @@ class InferenceResults:
         expired = RequestError(504, f"the request waited longer than {limit}")
         self._fail_waiting(job, expired)
 
+    def disown(self, job: Job) -> None:
+        """Never answer a job that could not be submitted: its request is refused, and its connection may have the next one."""
+        job.answered = True
+        self._stop_timeout(job)
+
     def _stop_timeout(self, job: Job) -> None:
         if job.timer is not None:
             job.timer.cancel()

@@ -94,8 +94,8 @@ class InferenceWorker:
             self._enqueue(job)
 
     def _enqueue(self, job: Job) -> None:
-        self._submitted += 1
         self._queue.put(job)
+        self._submitted += 1  # unless that has failed: a drain would wait for it
 
     @property
     def _is_busy(self) -> bool:

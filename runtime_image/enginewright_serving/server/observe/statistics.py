@@ -9,12 +9,14 @@ metrics: of the requests of clients over all protocols, since the server's start
 """
 
 import time
-from typing import Any
+from typing import Any, Final
 
 from enginewright_contract.task import ServeTask
 
 from enginewright_serving.histogram import DurationHistogram
 from enginewright_serving.server.observe.metrics import Metrics
+
+VERSION: Final = "1"  # Triton's are numbers, as which its perf_analyzer reads this; every revision is also this one
 
 
 def statistics(task: ServeTask, metrics: Metrics) -> dict[str, Any]:
@@ -24,7 +26,7 @@ def statistics(task: ServeTask, metrics: Metrics) -> dict[str, Any]:
     count, seconds = metrics.compute.count, metrics.compute.total
     return {
         "name": task.model,
-        "version": task.revision,
+        "version": VERSION,
         "last_inference": _epoch_milliseconds(metrics.last_answer),
         "inference_count": succeeded.count,
         "execution_count": sum(run for run, _ in runs.values()),

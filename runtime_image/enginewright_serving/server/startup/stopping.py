@@ -11,6 +11,8 @@ from typing import Any
 
 import onnxruntime as ort
 
+from enginewright_serving.server.startup.arena import Arena
+
 
 class StoppedError(Exception):
     """A run was terminated because it took too long."""
@@ -21,6 +23,7 @@ class StoppableSession:
 
     def __init__(self, session: ort.InferenceSession) -> None:
         self._session = session
+        self._arena = Arena(session)
         self._current: dict[int, tuple[float, ort.RunOptions]] = {}  # by thread
 
     def run(self, outputs: list[str], feeds: Any) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
@@ -39,12 +42,12 @@ class StoppableSession:
                 options.terminate = True
 
     def _run(self, run: Callable[..., Any], outputs: list[str], feeds: Any) -> Any:  # noqa: ANN401 - likewise
-        options = ort.RunOptions()
+        options = self._arena.prepare_options()
         began = time.monotonic()
         thread = threading.get_ident()
         self._current[thread] = began, options
         try:
-            return run(outputs, feeds, options)
+            results = run(outputs, feeds, options)
         except Exception as error:
             if options.terminate:
                 took = time.monotonic() - began
@@ -52,3 +55,5 @@ class StoppableSession:
             raise
         finally:
             del self._current[thread]
+        self._arena.remember(feeds.values(), results)
+        return results

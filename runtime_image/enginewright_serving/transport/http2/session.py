@@ -220,9 +220,9 @@ class Session:
         stream = Stream(stream_id, self.sender.initial_window, expected, now)
         if self._blocks.ends:
             stream.end()
-            streams.owed += 1
-        streams.open[stream_id] = stream
         stream.handler = self._handlers.handle(self, stream, head)
+        streams.open[stream_id] = stream  # once nothing can fail: all that are open have a handler
+        streams.owed += not stream.receiving
         if self._blocks.ends:
             stream.handler.end()
         else:

@@ -1,0 +1,54 @@
+"""Gives back the memory of large runs that ONNX Runtime's arena of the CPU keeps for the next one.
+
+The arena keeps as much as the largest run took, outputs included. A run that shrinks it frees what is unused then, so the
+first run after a pause without large ones does, once their outputs are sent: a model whose usual runs are large keeps
+its memory, and the sidecar's golden inferences come also without clients.
+"""
+
+import time
+import weakref
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime as ort
+
+from enginewright_serving.transport.settings import MIB
+
+_LARGE: Final = 32 * MIB  # bytes of inputs and outputs
+_PAUSE: Final = 10.0  # seconds without a large run
+_SHRINK: Final = ("memory.enable_memory_arena_shrinkage", "cpu:0")
+
+
+class Arena:
+    """The arena of one session; any thread may run it."""
+
+    def __init__(self, session: object) -> None:
+        # a session without this arena refuses to shrink it
+        self._shrinks = isinstance(session, ort.InferenceSession) and session.get_providers() == [
+            "CPUExecutionProvider"
+        ]
+        self._large_at = 0.0  # when the last large run ended, unless the arena was shrunk since
+        self._outputs: list[weakref.ref[Any]] = []  # of it
+
+    def prepare_options(self) -> ort.RunOptions:
+        """Return the options of the next run."""
+        options = ort.RunOptions()
+        if (
+            self._large_at
+            and time.monotonic() - self._large_at > _PAUSE
+            and not any(output() is not None for output in self._outputs)
+        ):
+            self._large_at = 0.0
+            options.add_run_config_entry(*_SHRINK)
+        return options
+
+    def remember(self, inputs: Iterable[object], outputs: Iterable[object]) -> None:
+        """Remember a run if it was large."""
+        if not self._shrinks:
+            return
+        arrays = [output for output in outputs if isinstance(output, np.ndarray)]
+        given = [value for value in inputs if isinstance(value, np.ndarray)]
+        if sum([array.nbytes for array in (*given, *arrays)]) > _LARGE:
+            self._outputs = [weakref.ref(array) for array in arrays]
+            self._large_at = time.monotonic()
