@@ -185,6 +185,37 @@ def test_a_request_whose_body_is_not_taken_is_in_every_figure(impatient: Server,
     assert read_ended(impatient) == {name: count + 1 for name, count in before.items()}
 
 
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+ONE_ROW = infer_message(x=np.ones((1, 8), np.float32)).SerializeToString()
+INVALID_CALLS: dict[str, tuple[bytes, list[tuple[str, str]], int]] = {
+    "truncated": (http2.message(ONE_ROW)[:-1], [], 13),
+    "compressed, but not said": (http2.message(ONE_ROW, 1), [], 13),
+    "no gzip": (http2.message(bytes(30), 1), [("grpc-encoding", "gzip")], 13),
+    "without a message": (b"", [], 12),
+    "of two messages": (http2.message(ONE_ROW) * 2, [], 12),
+    "in an unknown compression": (http2.message(ONE_ROW), [("grpc-encoding", "br")], 12),
+    "with an invalid timeout": (http2.message(ONE_ROW), [("grpc-timeout", "5")], 13),
+}
+
+
+# fault: Reports | a client's malformed calls count as errors of the model, and end a rollout | invalid calls count as 400 |
+#   prevented
+@pytest.mark.parametrize("name", INVALID_CALLS)
+def test_an_invalid_call_is_a_400_in_every_figure_whatever_status_it_gets(
+    impatient: Server, name: str
+) -> None:
+    content, more, status = INVALID_CALLS[name]
+    before, of_code = read_ended(impatient), count_answers(impatient, 400)
+    client = http2.Client()
+    with Wire(impatient.grpc_port) as wire:
+        head = client.headers(1, http2.call_headers(INFER, *more))
+        wire.send(client.opening + head + http2.data(1, content, ends=True))
+        until(lambda: count_answers(impatient, 400) == of_code + 1, "it is counted")
+        received = wire._socket.recv(1 << 16)
+    assert client.responses(received)[1].status == status
+    assert read_ended(impatient) == {name: count + 1 for name, count in before.items()}
+
+
 def leave_during_body(server: Server) -> None:
     with server.wire() as wire:
         wire.send(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n{")

@@ -44,11 +44,16 @@ _NEVER: Final = float("inf")
 _PATIENCE: Final = 0.1  # seconds that a refusal waits for the end of its request
 _OK: Final = 200
 _TOO_SLOW: Final = Status(Code.DEADLINE_EXCEEDED, "the request took too long to arrive")
-_CARDINALITY: Final = Status(Code.UNIMPLEMENTED, "a unary call has exactly one request message")
+_CARDINALITY: Final = Status(
+    Code.UNIMPLEMENTED, "a unary call has exactly one request message", is_of_client=True
+)
 _TOO_MUCH: Final = Status(
     Code.UNAVAILABLE, "too many bytes of responses are in flight; try again later"
 )
-_TRUNCATED: Final = Status(Code.INTERNAL, "the request message is truncated")
+_TRUNCATED: Final = Status(Code.INTERNAL, "the request message is truncated", is_of_client=True)
+_NOT_COMPRESSED: Final = Status(
+    Code.INTERNAL, "the message is compressed, but not the call", is_of_client=True
+)
 _NOT_GRPC: Final = {
     405: (b"this port speaks gRPC; use POST\n", literal(b"allow", b"POST")),
     415: (b"this port speaks gRPC; the content type is application/grpc\n", b""),
@@ -133,6 +138,7 @@ class GrpcCall(InferenceCall):
         "_timer",
         "_view",
         "deadline",
+        "is_invalid",
         "message",
         "metadata",
         "method",
@@ -156,6 +162,7 @@ class GrpcCall(InferenceCall):
         self._serving = False  # the application owes an answer
         self._done = False  # answered or abandoned
         self.status = Code.OK  # how it was answered
+        self.is_invalid = False  # which is its client's fault, even if `status` blames the server
         self.response_bytes = 0
         self.method = head.method  # `/service/method`
         self.metadata = head.metadata  # of the names that the application reads
@@ -166,9 +173,9 @@ class GrpcCall(InferenceCall):
         # when the client stops waiting, as `time.monotonic()`
         self.deadline = _NEVER if head.timeout is None else stream.started + head.timeout
         self._timer: asyncio.TimerHandle | None = None  # of a refusal
-        self._refusal = head.problem
-        if self._refusal is None and head.http_status == _OK:
-            self._refusal = app.admit(self)
+        self._refusal: Status | None = None
+        if head.http_status == _OK:  # also with a problem, so that it is counted
+            self._refusal = app.admit(self) or head.problem
 
     # Called by the application.
 
@@ -204,7 +211,7 @@ class GrpcCall(InferenceCall):
     def fail(self, status: Status) -> None:
         """Answer with a status; no-op if the call has ended."""
         if self._finish():
-            self.status = status.code
+            self.status, self.is_invalid = status.code, status.is_of_client
             block = statuses.trailers_only(status) + _echo(self.context)
             if status.code is Code.UNIMPLEMENTED:
                 block += statuses.ACCEPTED
@@ -300,7 +307,7 @@ class GrpcCall(InferenceCall):
             flag, length = _PREFIX.unpack(prefix)
             self._compressed = flag == 1
             if flag > 1 or (flag and not self._gzip):
-                self._refuse(Status(Code.INTERNAL, "the message is compressed, but not the call"))
+                self._refuse(_NOT_COMPRESSED)
             elif (refusal := self._app.check_size(self, length)) is not None:
                 self._refuse(refusal)
                 self._discard_at_least(length)
@@ -456,4 +463,4 @@ def _echo(context: RequestContext | None) -> bytes:
 
 
 def _not_decompressed(error: CompressionError) -> Status:
-    return Status(Code.INTERNAL, f"the message cannot be decompressed: {error}")
+    return Status(Code.INTERNAL, f"the message cannot be decompressed: {error}", is_of_client=True)

@@ -41,11 +41,12 @@ def call_head(head: RequestHead, names: AbstractSet[bytes]) -> CallHead:
         problem = Status(
             Code.UNIMPLEMENTED,
             f"compression {encoding[:40].decode(errors='replace')!r} is not supported; use gzip",
+            is_of_client=True,
         )
     if (given := fields.get(b"grpc-timeout")) is not None:
         timeout = parse_timeout(given)
         if timeout is None:
-            problem = Status(Code.INTERNAL, "grpc-timeout is invalid")
+            problem = Status(Code.INTERNAL, "grpc-timeout is invalid", is_of_client=True)
     metadata = {name: fields[name] for name in names if name in fields}
     return CallHead(head.path, metadata, timeout, encoding == _GZIP, problem)
 

@@ -51,6 +51,7 @@ class Status:
 
     code: Code
     message: str  # for the caller
+    is_of_client: bool = False  # the call was not valid, even if `code` blames the server
 
 
 _STATUS_200: Final = b"\x88"  # in HPACK's static table

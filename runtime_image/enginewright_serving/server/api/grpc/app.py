@@ -133,7 +133,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         self._end(call, Code.CANCELLED, context, 0)
 
     def _end(self, call: GrpcCall, code: Code, context: RequestContext | None, sent: int) -> None:
-        status = HTTP_STATUS.get(code, 500)
+        status = 400 if call.is_invalid and code is call.status else HTTP_STATUS.get(code, 500)
         if call.copy:
             self._metrics.count_copy(status)
             return
