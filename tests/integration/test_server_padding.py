@@ -197,6 +197,7 @@ def largest(seed: int) -> onnx.ModelProto:
     [
         (encoder(UNMASKED), PADDING, "output 'hidden' of a request changes when it is padded"),
         (encoder(), {"ids": 0}, "does not name 'mask', whose sizes differ"),
+        (encoder(), {"mask": 0}, "does not name 'ids', whose sizes differ"),
         (encoder(), {"ids": 0, "mask": 1}, "of a request changes when it is padded"),
         (encoder(), {"token_ids": 0}, "names 'token_ids', which is no input"),
         (encoder(pooled=MAXIMUM), {"ids": 0, "mask": 0}, "'pooled' of a request changes"),
@@ -206,6 +207,7 @@ def largest(seed: int) -> onnx.ModelProto:
     ids=[
         "no mask",
         "part of the inputs",
+        "another part",
         "a mask that includes",
         "no input",
         "maximum of all",
@@ -222,3 +224,11 @@ def test_padding_that_changes_an_output_is_off(
         feeds = text(3, 9)
         answer = server.post(*binary_inputs(**feeds))
         assert answer.status == 200
+
+
+def test_a_forgotten_mask_is_named_where_all_golden_samples_have_one_length(tmp_path: Path) -> None:
+    task = write_artifact(tmp_path, encoder(), [text(12, 1), text(12, 2)])
+    task = task.model_copy(update={"batch_padding": {"ids": 0}})
+    with Server(tmp_path, task, before=BATCHES_PAY) as server:
+        why = "serving.batching.padding does not name 'mask', which is as long"
+        assert batching(server)["padding_off"] == why

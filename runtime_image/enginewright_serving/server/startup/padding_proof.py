@@ -67,6 +67,7 @@ class PaddingProver(RunProver):
                 raise _NoPaddingError(
                     f"{_FIELD} does not name {name!r}, whose sizes differ between golden samples"
                 )
+        self._require_all_named(lengths, long)
         for name, (_, value) in inputs.items():
             if np.array(value).astype(long[name].dtype) != value:
                 raise _NoPaddingError(
@@ -98,6 +99,16 @@ class PaddingProver(RunProver):
                 f"{_FIELD}: {name!r} has {len(axes)} dynamic dimensions besides the first, not one"
             )
         return axes[0]
+
+    def _require_all_named(self, lengths: Padding, long: Feeds) -> None:
+        """Raise if another input has as many positions, such as a mask that was forgotten: shorter parts would not fit."""
+        for name, tensor in self._signature.inputs.items():
+            sizes = enumerate(long[name].shape)
+            if name not in lengths.inputs and any(
+                axis and size == lengths.length_of(long) > 1 and tensor.shape[axis] < 0
+                for axis, size in sizes
+            ):
+                raise _NoPaddingError(f"{_FIELD} does not name {name!r}, which is as long")
 
     def _cut(self, long: Feeds, lengths: Padding) -> list[Feeds]:
         """Return beginnings of the longest sample that the model's profiles admit.
