@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from hack.gpu_proof.figure import draw_incident
 from hack.gpu_proof.packing import ROOT
 from hack.gpu_proof.pieces import PieceError
 
 PAGE: Final = ROOT / "docs/reference/gpu-results.md"
+FIGURE: Final = ROOT / "docs/gpu-incident.svg"
 _BEGIN: Final = "<!-- hack/gpu-proof: results -->"
 _END: Final = "<!-- /hack/gpu-proof -->"
 _FOLDERS: Final = re.compile(r"(?<![\w.:])(?:/[\w.+-]+){2,}/")  # of the machine
@@ -19,8 +21,8 @@ _LONGEST: Final = 260  # characters of a message in a table
 Figures = Mapping[str, Any]
 
 
-def write(results: Sequence[Path], page: Path = PAGE) -> None:
-    """Put the results of runs into the page, the oldest first: of each step the last result counts.
+def write(results: Sequence[Path], page: Path = PAGE, figure: Path = FIGURE) -> None:
+    """Put the results of runs into the page, the oldest first: of each step the last result counts; draw the incident.
 
     Raises:
         PieceError: the results or the page cannot be read, or runs differ in device, driver or versions.
@@ -37,6 +39,9 @@ def write(results: Sequence[Path], page: Path = PAGE) -> None:
     if not rest:
         raise PieceError(f"{page} has no line {_BEGIN}: restore the page")
     page.write_text(f"{before}{_BEGIN}\n\n{render(runs)}\n{_END}{after}")
+    incident = _merge(runs).get("incident", {})
+    if incident.get("status") == "passed":
+        figure.write_text(draw_incident(incident["figures"]))
 
 
 def _read_run(path: Path) -> Figures:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import struct
 import sys
@@ -297,3 +298,39 @@ def test_a_step_that_was_not_run_keeps_its_result_of_an_earlier_run(tmp_path: Pa
     paths[0].write_text(paths[0].read_text().replace("580.1", "590.2"))
     with pytest.raises(pieces.PieceError, match=r"580\.1.* not of .*590\.2.*: report it alone"):
         report.write(paths, page)
+
+
+def test_the_incident_is_drawn(tmp_path: Path) -> None:
+    metrics = {"enginewright_fallback_nodes": 0.0}
+    document = {
+        "date": "2026-01-02",
+        "machine": {"devices": ["NVIDIA X, 580.1, 81559 MiB, 9.0"], "python": "3.12.3"},
+        "versions": {},
+        "steps": {
+            "incident": {
+                "group": "cuda",
+                "about": "the incident",
+                "status": "passed",
+                "figures": {
+                    "plain": {"on the device": {"p50_ms": 2.0}, "CUDA's libraries missing": {"p50_ms": 100.0}},
+                    "factors": {"on the device": 1.0, "CUDA's libraries missing": 50.0},
+                    "before": {"ready": True, "metrics": metrics, "failed": {}},
+                    "after": {
+                        "ready": False,
+                        "metrics": {"enginewright_fallback_nodes": 12.0},
+                        "failed": {"placement": "NodeFallback"},
+                    },
+                },
+            }
+        },
+    }  # fmt: skip
+    results, page, figure = tmp_path / "r.json", tmp_path / "page.md", tmp_path / "figure.svg"
+    results.write_text(json.dumps(document))
+    page.write_text("<!-- hack/gpu-proof: results -->\n<!-- /hack/gpu-proof -->\n")
+    report.write([results], page, figure)
+    texts = re.findall(r">([^<]*)</text>", figure.read_text())
+    assert "100.0 ms (50x)" in texts
+    place = texts.index("enginewright_fallback_nodes")
+    assert texts[place + 1 : place + 3] == ["0", "12"]
+    place = texts.index("ready")
+    assert texts[place + 1 : place + 3] == ["yes", "no"]
