@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -74,15 +74,16 @@ class Responder(Protocol):
 class JobState(IntEnum):
     """Where a job is. Each state has one owner, who alone changes the job and moves it on (`Job.move`)."""
 
-    RECEIVED = (
-        0  # the event loop's: not queued yet, or taken back from its queue (expired, evicted)
-    )
-    QUEUED = 1  # without an owner: the holder of the queue's lock may read it, and claim it or take it back
-    CLAIMED = 2  # of a thread of the model, or of the event loop for a run of its own (`Turns`)
-    RUNNING = (
-        3  # likewise: in `ModelRuns.attempt`, or after it while the cause of an error is looked for
-    )
-    DONE = 4  # the event loop's again: it has outputs, an error, or neither if it was not run
+    # the event loop's: not queued yet, or taken back from its queue (expired, evicted)
+    RECEIVED = 0
+    # without an owner: the holder of the queue's lock may read it, and claim it or take it back
+    QUEUED = 1
+    # of a thread of the model, or of the event loop for a run of its own (`Turns`)
+    CLAIMED = 2
+    # likewise: in `ModelRuns.attempt`, or after it while the cause of an error is looked for
+    RUNNING = 3
+    # the event loop's again: it has outputs, an error, or neither if it was not run
+    DONE = 4
 
 
 _NEXT: Final = (  # by state
@@ -105,7 +106,7 @@ class JobStateError(Exception):
 class Job:
     """One request in the worker. Times are of `time.monotonic()`, 0 until then.
 
-    `state` says who owns it. Whether its client needs the result is told apart from that: `timer`, `answered` and
+    `state` says who owns it. Whether its client needs the result is another matter: `timer`, `answered` and
     `call.abandoned` are the event loop's in every state, and no thread writes them. The last two are only ever set,
     by expiry, eviction and a client that leaves; a thread that reads them in time does not run the job. So the
     inputs of a job that expires while a thread has it are kept until the thread returns it.
@@ -216,10 +217,14 @@ class Job:
         return self.plan is other.plan or joinable(self.feeds, other.feeds)
 
 
-def wastes_too_much(jobs: Iterable[Job]) -> bool:
-    """Whether a batch of `jobs` would consist of padding for the most part."""
-    sizes = [(job.elements, job.rows) for job in jobs]
-    return share_of_padding(*zip(*sizes, strict=True)) > MOST_WASTE
+def may_add(job: Job, jobs: Sequence[Job], padding: Padding | None) -> bool:
+    """Whether `job` may run in one batch with `jobs`, of which then at most half is padding."""
+    if not jobs[0].joins(job, padding):
+        return False
+    if padding is None:
+        return True
+    sizes = [(item.elements, item.rows) for item in (*jobs, job)]
+    return share_of_padding(*zip(*sizes, strict=True)) <= MOST_WASTE
 
 
 def fail_all(jobs: Iterable[Job], doing: str) -> None:

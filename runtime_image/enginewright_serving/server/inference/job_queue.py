@@ -15,7 +15,7 @@ from typing import Final
 
 from enginewright_serving.server.inference.batching import BatchLimits
 from enginewright_serving.server.inference.idle import Pauses
-from enginewright_serving.server.inference.job import Job, JobState, fail_all, wastes_too_much
+from enginewright_serving.server.inference.job import Job, JobState, fail_all, may_add
 from enginewright_serving.server.inference.waiting import Waiting
 
 _LOOK_SECONDS: Final = 1.0  # interval at which abandoned deferred jobs are looked for
@@ -77,18 +77,12 @@ class JobQueue:
     def give_up(self, priority: int) -> Job | None:
         """Remove and return the newest job of the lowest priority, if that is below `priority`."""
         with self._changed:
-            job = self._waiting.give_up(priority)
-        if job is not None:
-            job.move(JobState.RECEIVED)
-        return job
+            return self._waiting.give_up(priority)
 
     def remove(self, job: Job) -> bool:
         """Remove a job; return False if it no longer waits."""
         with self._changed:
-            waits = (self._deferred if job.latest else self._waiting).discard(job)
-        if waits:
-            job.move(JobState.RECEIVED)
-        return waits
+            return (self._deferred if job.latest else self._waiting).discard(job)
 
     def stop_deferring(self) -> None:
         """Let deferred jobs run without further delay: the server is draining."""
@@ -188,9 +182,7 @@ class JobQueue:
                 continue
             job = waiting[0]
             rows += job.rows
-            if rows > most or not first.joins(job, padding):
-                break
-            if padding is not None and wastes_too_much([*jobs, job]):
+            if rows > most or not may_add(job, jobs, padding):
                 break
             jobs.append(job)
             waiting.popleft()

@@ -84,6 +84,11 @@ class Padding:
             at = rows.stop
         return joined
 
+    def cut_all(self, names: Sequence[str], arrays: Sequence[_Array], feeds: Feeds) -> list[_Array]:
+        """Return the parts of a batch's outputs that belong to the request with the inputs `feeds`."""
+        length = self.length_of(feeds)
+        return [self.cut(name, array, length) for name, array in zip(names, arrays, strict=True)]
+
     def cut(self, name: str, array: _Array, length: int) -> _Array:
         """Return the part of an output that belongs to a request of `length`."""
         cut = array

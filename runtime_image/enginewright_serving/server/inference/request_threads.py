@@ -186,7 +186,7 @@ class RequestThreads:
         ended: asyncio.Future[Any] | None = None
         while not loop.is_closed():  # else the process is exiting
             try:
-                # after an error, such as for want of memory, the same request again: nothing else answers it
+                # after an error, such as a lack of memory, the same request again: nothing else answers it
                 while work is not None or (work := self._next(loop, start)) is not None:
                     if ended is None:
                         ended = loop.create_future()

@@ -54,19 +54,19 @@ class ModelRuns:
                 return [self._run(counted.plan.outputs, counted.feeds)], None
             counted.ran = join([job.feeds for job in jobs], self._padding)
             arrays = self._run(counted.plan.outputs, counted.ran)
-            parts = split(arrays, [job.rows for job in jobs])
-            return self._cut(jobs, parts) if parts and self._padding else parts, None
+            return self._divide(jobs, arrays), None
         except Exception as error:  # noqa: BLE001 - after any error the next request is served
             return None, error
 
-    def _cut(self, jobs: list[Job], parts: list[list[NDArray[Any]]]) -> list[list[NDArray[Any]]]:
-        """Return the outputs of each job without what belongs to padding."""
+    def _divide(
+        self, jobs: list[Job], arrays: list[NDArray[Any]]
+    ) -> list[list[NDArray[Any]]] | None:
+        """Return the outputs of each job, without what belongs to padding; None if an output has other rows."""
         padding = self._padding
-        assert padding is not None  # noqa: S101 - the caller's
+        parts = split(arrays, [job.rows for job in jobs])
+        if parts is None or padding is None:
+            return parts
         return [
-            [
-                padding.cut(name, array, padding.length_of(job.feeds))
-                for name, array in zip(job.plan.outputs, arrays, strict=True)
-            ]
-            for job, arrays in zip(jobs, parts, strict=True)
+            padding.cut_all(job.plan.outputs, part, job.feeds)
+            for job, part in zip(jobs, parts, strict=True)
         ]

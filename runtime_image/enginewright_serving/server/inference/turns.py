@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from enginewright_serving.server.inference.batching import BatchLimits
-from enginewright_serving.server.inference.job import Job, JobState, wastes_too_much
+from enginewright_serving.server.inference.job import Job, JobState, may_add
 from enginewright_serving.server.inference.runs import ModelRuns
 from enginewright_serving.server.inference.waiting import Waiting
 
@@ -62,20 +62,6 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._run)
         job.move(JobState.QUEUED)
         self.waiting.add(job)
-
-    def give_up(self, priority: int) -> Job | None:
-        """Remove and return the newest job of the lowest priority, if that is below `priority`."""
-        job = self.waiting.give_up(priority)
-        if job is not None:
-            job.move(JobState.RECEIVED)
-        return job
-
-    def remove(self, job: Job) -> bool:
-        """Remove a job; return False if it does not wait here."""
-        waits = self.waiting.discard(job)
-        if waits:
-            job.move(JobState.RECEIVED)
-        return waits
 
     def _run(self) -> None:
         end = time.monotonic() + _TURN_SECONDS
@@ -160,9 +146,7 @@ class Turns:
             rows += job.rows
             elements += job.elements
             full = rows > most or elements > limits.turn_elements
-            if jobs and (full or not jobs[0].joins(job, limits.padding)):
-                break
-            if jobs and limits.padding is not None and wastes_too_much([*jobs, job]):
+            if jobs and (full or not may_add(job, jobs, limits.padding)):
                 break
             jobs.append(self._claim_first())
 

@@ -111,14 +111,20 @@ class InferenceWorker:
         job = self._queue.give_up(priority)
         if job is not None:
             self._returned += 1
-            return job
-        return self._turns.give_up(priority)
+        else:
+            job = self._turns.waiting.give_up(priority)
+        if job is not None:
+            job.move(JobState.RECEIVED)
+        return job
 
     def withdraw(self, job: Job) -> bool:
         """Remove a waiting job, deferred or not, without `done`; return False if it no longer waits."""
         is_queued = self._queue.remove(job)
         self._returned += is_queued
-        return is_queued or self._turns.remove(job)
+        waits = is_queued or self._turns.waiting.discard(job)
+        if waits:
+            job.move(JobState.RECEIVED)
+        return waits
 
     def stop_deferring(self) -> None:
         """Run deferred jobs without further delay: the server is draining."""

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.core.request_errors import RequestError
 from enginewright_runtime.session.neighbours import first_row
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import GoldenSample
@@ -116,19 +115,12 @@ class BatchProver(RunProver):
             off = f"the first dimension of {fixed.name!r} is not dynamic"
         elif rows_of(row) != 1:
             off = "the inputs of a golden sample have different first dimensions"
-        elif not self._accepts(row, 1) or not self._accepts(row, 2):
+        elif not self._accepts_rows(row, 1) or not self._accepts_rows(row, 2):
             off = "the shape profiles do not admit two requests at once"
         return off
 
-    def _accepts(self, row: Feeds, rows: int) -> bool:
-        shapes = {name: [rows, *array.shape[1:]] for name, array in row.items()}
-        try:
-            for name, shape in shapes.items():
-                self._signature.inputs[name].count(shape)
-            self._signature.check_together(shapes)
-        except RequestError:
-            return False
-        return True
+    def _accepts_rows(self, row: Feeds, rows: int) -> bool:
+        return self._accepts({name: (rows, *array.shape[1:]) for name, array in row.items()})
 
     def _why_costly(self, row: Feeds, rows: int, single: float) -> str:
         """Return why batches cost more than they save when their sizes change from run to run, or "".
@@ -160,7 +152,7 @@ class BatchProver(RunProver):
         times = {unit: self._time(row, 1, end)}
         before = self._resident()
         rows = unit * 2
-        while rows <= most and self._accepts(row, rows) and self._clock() < end:
+        while rows <= most and self._accepts_rows(row, rows) and self._clock() < end:
             growth = max(
                 self._resident() - before, rows * sum(array.nbytes for array in row.values())
             )

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import numpy as np
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.core.request_errors import RequestError
 from enginewright_runtime.session.neighbours import first_row, make_neighbours
 from enginewright_runtime.session.samples import GoldenSample
 from numpy.typing import NDArray
@@ -119,19 +118,11 @@ class PaddingProver(RunProver):
         rows = []
         for length in dict.fromkeys((1, 2, full // 2, full - 1)):
             row = _take(long, lengths, 0, length)
-            if 0 < length < full and self._accepts(row):
+            if 0 < length < full and self._accepts(
+                {name: array.shape for name, array in row.items()}
+            ):
                 rows.append(row)
         return rows
-
-    def _accepts(self, row: Feeds) -> bool:
-        shapes = {name: list(array.shape) for name, array in row.items()}
-        try:
-            for name, shape in shapes.items():
-                self._signature.inputs[name].count(shape)
-            self._signature.check_together(shapes)
-        except RequestError:
-            return False
-        return True
 
     def _find_output_axes(
         self, lengths: Padding, long: Feeds, shorter: Sequence[Feeds]
@@ -214,10 +205,7 @@ class PaddingProver(RunProver):
         if parts is None:
             raise _NoPaddingError("the first dimension of an output is not that of the inputs")
         return [
-            [
-                padding.cut(name, array, padding.length_of(row))
-                for name, array in zip(self._outputs, part, strict=True)
-            ]
+            padding.cut_all(self._outputs, part, row)
             for row, part in zip(batch, parts, strict=True)
         ]
 

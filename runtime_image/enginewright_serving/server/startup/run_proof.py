@@ -1,10 +1,11 @@
 """Runs the model at startup: all outputs, their time, and whether they agree."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from enginewright_runtime.core.request_errors import RequestError
 from enginewright_runtime.session.datatypes import BF16
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.signature import Signature, Tensor
@@ -31,6 +32,17 @@ class RunProver:
 
     def _run(self, feeds: Feeds) -> list[NDArray[Any]]:
         return self._runner.run(self._outputs, feeds)
+
+    def _accepts(self, shapes: Mapping[str, Sequence[int]]) -> bool:
+        """Whether the model's signature and its profiles admit inputs of these shapes."""
+        lists = {name: list(shape) for name, shape in shapes.items()}
+        try:
+            for name, shape in lists.items():
+                self._signature.inputs[name].count(shape)
+            self._signature.check_together(lists)
+        except RequestError:
+            return False
+        return True
 
     def _end_run(self, began: float) -> float:
         taken = self._clock() - began
