@@ -13,6 +13,7 @@ import pytest
 from tests.support.batches import BATCHES_PAY
 from tests.support.broken_models import initializer, parse_text
 from tests.support.serving import Answer, Server, binary_inputs, write_artifact
+from tests.support.waiting import until
 
 CLIENTS, REQUESTS = 12, 40
 PADDING = {"ids": 0, "mask": 0}
@@ -106,6 +107,11 @@ def test_texts_of_different_lengths_run_together_and_get_their_own_outputs(tmp_p
     )
 
 
+def count_arrived(server: Server) -> float:
+    in_flight = server.metric("enginewright_requests_in_flight{")
+    return in_flight + server.metric("enginewright_requests_total{", 'code="200"')
+
+
 def ask_at_once(server: Server, *requests: dict[str, Any]) -> list[dict[str, Any]]:
     with ThreadPoolExecutor(len(requests)) as pool:
         answers = pool.map(lambda feeds: server.post(*binary_inputs(**feeds)), requests)
@@ -122,7 +128,11 @@ def test_a_text_that_its_mask_excludes_gets_the_outputs_that_it_gets_alone(tmp_p
     masked = text(3, 9) | {"mask": np.zeros((1, 3), np.int64)}
     with serve(tmp_path, model, PADDING, delay=0.5) as server:
         assert batching(server)["padding_off"] == ""
-        outputs, _, _ = ask_at_once(server, masked, text(5, 3), text(6, 4))
+        with server.wire() as wire:  # between the others it would part them
+            wire.send(server.infer_request(*binary_inputs(**masked)))
+            until(lambda: count_arrived(server) == 1, "it has arrived")
+            ask_at_once(server, text(5, 3), text(6, 4))
+            outputs = read_outputs(wire.receive())
         assert server.metric("enginewright_batch_size_count{") < 3, "the others run together"
     session = ort.InferenceSession(tmp_path / "artifact/model.onnx")
     (pooled,) = session.run(["pooled"], masked)
