@@ -82,7 +82,8 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _pack(options: argparse.Namespace) -> int:
-    index = packing.pack_all(options.output, options.compute_capability, options.python)
+    index = packing.pack_all(packing.CACHE, options.compute_capability, options.python)
+    packing.place(index, packing.CACHE, options.output)
     print(packing.describe(index, options.output / "pieces"))
     return 0
 

@@ -1,6 +1,7 @@
 """What a bare machine with an NVIDIA driver, Python and torch's CUDA libraries lacks, reduced to what it loads."""
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,10 @@ SITE: Final = "site"  # folder of Python packages
 MODELS: Final = "models"
 LIBRARIES: Final = "tensorrt-libraries"
 
+# compressing takes minutes: once for all checkouts of a machine
+CACHE: Final = (
+    Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "enginewright/gpu-proof"
+)
 _RUNTIME_LOCK: Final = ROOT / "requirements/runtime-gpu.txt"
 _MODEL_LOCK: Final = ROOT / "requirements/gpu-proof-models.txt"
 _BINDINGS_LOCK: Final = ROOT / "requirements/gpu-proof-tensorrt.txt"
@@ -83,6 +88,20 @@ def pack_all(output: Path, compute_capability: str, python: str) -> Index:
     )
     index.write(pieces)
     return index
+
+
+def place(index: Index, made: Path, output: Path) -> None:
+    """Link the pieces in `made`, the folder of `pack_all`, into another one, or copy them across file systems."""
+    pieces = output / "pieces"
+    shutil.rmtree(pieces, ignore_errors=True)
+    pieces.mkdir(parents=True)
+    for piece in index.pieces:
+        source, target = made / "pieces" / piece.name, pieces / piece.name
+        try:
+            target.hardlink_to(source)
+        except OSError:
+            shutil.copy2(source, target)
+    index.write(pieces)
 
 
 def _pack_group(
