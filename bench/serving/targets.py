@@ -88,19 +88,22 @@ def _cpu_over_bare(model: str) -> Callable[[Results], float | None]:
     return value
 
 
-def _median_over(part: str, whole: str) -> Callable[[Results], float | None]:
+def _median_over(model: str, part: str, whole: str) -> Callable[[Results], float | None]:
     """Compare the latencies of two servers for a lone client."""
 
     def value(results: Results) -> float | None:
-        first, second = (results.find("tiny", name, BINARY, 1) for name in (part, whole))
+        first, second = (results.find(model, name, BINARY, 1) for name in (part, whole))
         return None if first is None or second is None else first.p50_us / second.p50_us
 
     return value
 
 
-def _rate_of_aged(results: Results) -> float | None:
-    aged, fresh = (_rate(results, "tiny", name, BINARY) for name in (OURS_AGED, OURS))
-    return _ratio(aged, fresh)
+def _rate_of_aged(model: str) -> Callable[[Results], float | None]:
+    def value(results: Results) -> float | None:
+        aged, fresh = (_rate(results, model, name, BINARY) for name in (OURS_AGED, OURS))
+        return _ratio(aged, fresh)
+
+    return value
 
 
 def _rate_over_bare(results: Results) -> float | None:
@@ -132,14 +135,13 @@ TARGETS: Final = (
     ),
     Target("tiny", "requests/s at 32, over the quickest Python server", 8, True, _rate_over_python),
     Target("tiny", "CPU per request at 32, over `session.run`", 9, False, _cpu_over_bare("tiny")),
-    Target("tiny", "p50 at 1, over Triton", 0.7, False, _median_over(OURS, TRITON)),
+    Target("tiny", "p50 at 1, over Triton", 0.7, False, _median_over("tiny", OURS, TRITON)),
     Target("tiny", "requests/s at 32, over furnace", 2, True, _rate_over("tiny", BINARY, FURNACE)),
-    Target("tiny", "p50 at 1, over furnace", 1, False, _median_over(OURS, FURNACE)),
+    Target("tiny", "p50 at 1, over furnace", 1, False, _median_over("tiny", OURS, FURNACE)),
     Target(
         "tiny", "requests/s at 32, over the floor", 0.5, True, _rate_over("tiny", BINARY, FLOOR)
     ),
-    Target("tiny", "requests/s at 32, aged, over fresh", 0.95, True, _rate_of_aged),
-    Target("tiny", "p50 at 1, aged, over fresh", 1.1, False, _median_over(OURS_AGED, OURS)),
+    Target("tiny", "requests/s at 32, aged, over fresh", 0.95, True, _rate_of_aged("tiny")),
     Target(
         "tiny", "gRPC requests/s at 32, over Triton", 1.3, True, _rate_over("tiny", GRPC, TRITON)
     ),
@@ -176,6 +178,14 @@ TARGETS: Final = (
         2,
         True,
         _rate_over("batching", BINARY, OURS_SINGLE),
+    ),
+    Target("batching", "requests/s at 32, aged, over fresh", 0.95, True, _rate_of_aged("batching")),
+    Target(
+        "batching",
+        "p50 at 1, aged, over fresh",
+        1.1,
+        False,
+        _median_over("batching", OURS_AGED, OURS),
     ),
     Target("tiny", "memory, model excluded", 110, False, _memory, "MB"),
 )
