@@ -67,7 +67,7 @@ bench: bench-serving ## Measure the cost of serving, verification, preparation a
 	$(RUN)/python bench/pipeline/bench.py
 	$(RUN)/python bench/preflight/bench.py
 
-bench-serving: venv ## Measure the cost of serving beside other model servers: 25 min; OPTIONS=--quick, '--soak 10', '--runs 2', --hostile
+bench-serving: venv ## Measure the cost of serving beside other model servers: 30 min; OPTIONS=--quick, '--soak 10', '--runs 2', --hostile
 	$(RUN)/python -m bench.serving $(OPTIONS)
 
 format: venv ## Format the Python code

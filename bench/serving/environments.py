@@ -1,11 +1,14 @@
 """Each peer has a separate environment, from a lock file with hashes, created when first needed.
 
+Those of Python are virtual environments; the native ones are programs, which cargo builds.
+
 `make venv` and the tests do not need them: only the benchmark compares with other servers.
 """
 
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +22,8 @@ PACKAGES: Final = {  # by environment
     "bentoml": "bentoml",
     "litserve": "litserve",
 }
+NATIVE: Final = "native"
+_CRATES: Final = ("furnace-server", "hyper", "ort")
 
 
 class AbsentError(Exception):
@@ -44,12 +49,41 @@ def read_locked_version(peer: str, package: str) -> str:
     )
 
 
+def program_of(name: str) -> Path:
+    """Return a native peer."""
+    return _HOME / NATIVE / "release" / name
+
+
+def read_locked_crates() -> dict[str, str]:
+    """Return the versions of the native peers' crates."""
+    lock = tomllib.loads((PEERS / NATIVE / "Cargo.lock").read_text())
+    versions = {package["name"]: package["version"] for package in lock["package"]}
+    return {crate: versions[crate] for crate in _CRATES}
+
+
 def install(peer: str) -> None:
     """Create a peer's environment unless it is up to date.
 
     Raises:
-        AbsentError: It cannot be created; with the end of pip's output.
+        AbsentError: It cannot be created; with the end of the output of pip or cargo.
     """
+    if peer == NATIVE:
+        _build()
+    else:
+        _create(peer)
+
+
+def _build() -> None:
+    """Build the native peers, as far as they have changed."""
+    if shutil.which("cargo") is None:
+        raise AbsentError("cargo is missing; install Rust")
+    print("… building the native peers", file=sys.stderr)
+    manifest, target = PEERS / NATIVE / "Cargo.toml", _HOME / NATIVE
+    options = ("--release", "--locked", "--quiet")
+    _run("cargo", "build", *options, f"--manifest-path={manifest}", f"--target-dir={target}")
+
+
+def _create(peer: str) -> None:
     folder, lock = _HOME / peer, PEERS / f"{peer}.txt"
     installed = folder / ".locked"
     if installed.exists() and installed.read_bytes() == lock.read_bytes():

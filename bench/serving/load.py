@@ -99,6 +99,16 @@ def measure(
     return figures(lines, before, after)
 
 
+def press(request: Request, port: int, *, connections: int, seconds: float) -> None:
+    """Put load on a server that may be too slow to answer it all, without figures."""
+    with tempfile.TemporaryDirectory() as folder:
+        body, log = Path(folder) / "body", Path(folder) / "log"
+        body.write_bytes(request.payload)
+        command = _command(request, port, connections, seconds, body, log)
+        with cores.pin(cores.LOAD):
+            subprocess.run(command, check=False, stdout=subprocess.DEVNULL, timeout=seconds + 120)
+
+
 @dataclass(frozen=True)
 class Moment:
     """A time since the epoch, and CPU times until then; all in seconds."""

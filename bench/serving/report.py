@@ -28,9 +28,11 @@ def conditions(results: Results) -> str:
     """Return what the figures depend on, as one sentence."""
     about = results.about
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    by = about.get("throttled_by")  # absent in a run without an aged server
+    aged = f" Aged: a minute under load with a fifth of a core, by {by}, before." if by else ""
     return (
         f"Measured {about['date']} on {about['cpu']}: {about['cores']} cores,"
-        f" {about['network']}, the quickest of {about['rounds']} rounds; {versions}."
+        f" {about['network']}, the quickest of {about['rounds']} rounds; {versions}.{aged}"
     )
 
 

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from bench.serving.exchange import WrongAnswerError, check, request
 from bench.serving.load import LoadError
 from bench.serving.results import Bare, Results
 from bench.serving.servers import NotStartedError, Server, port_of, running
+from bench.serving.throttling import throttle
 
 CONNECTIONS: Final = (1, 8, 32)
 _TURNS: Final = 2.5  # that every connection has within a window
@@ -76,9 +77,17 @@ def _measure_bare(case: Case, results: Results) -> None:
 
 
 def _measure_server(server: Server, case: Case, seconds: float, results: Results) -> None:
+    if server.input_name is not None:
+        case = replace(case, input=server.input_name)
     with tempfile.TemporaryDirectory() as folder:
         try:
             with running(server, case, Path(folder)) as process:
+                if server.throttled_seconds:
+                    transport = server.transports[0]
+                    sent = request(transport, case, server.path)
+                    results.about["throttled_by"] = throttle(
+                        process, sent, port_of(transport), server.throttled_seconds
+                    )
                 for transport in _listening(server, results):
                     _measure_transport(server, transport, case, process, seconds, results)
         except NotStartedError as error:

@@ -1,5 +1,6 @@
 """The servers that are compared: how each is started, and its endpoints."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -15,19 +16,23 @@ from typing import Final
 
 from bench.serving.cases import Case
 from bench.serving.cores import SERVER, pin
-from bench.serving.environments import PEERS, python_of, site_packages_of
+from bench.serving.environments import NATIVE, PEERS, program_of, python_of, site_packages_of
 from bench.serving.exchange import BINARY, GRPC, JSON, MODEL, OWN_JSON
 from bench.serving.processes import tree
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 OURS: Final = "Enginewright"
 OURS_SINGLE: Final = "Enginewright, no batching"
+OURS_AGED: Final = "Enginewright, aged"
 TRITON: Final = "Triton"
 TRITON_BATCHING: Final = "Triton, dynamic batching"
+FURNACE: Final = "furnace"
+FLOOR: Final = "floor (hyper)"
 HTTP_PORT: Final = 18080
 GRPC_PORT: Final = 18001
 _START_SECONDS: Final = 90.0
 _MAX_BATCH: Final = 64
+_PROGRAMS: Final = {FURNACE: "furnace", FLOOR: "floor"}
 _TRITON_TYPES: Final = {"FP32": "TYPE_FP32", "INT32": "TYPE_INT32"}
 
 
@@ -46,16 +51,22 @@ class Server:
     ready: str = "/v2/health/ready"
     runs: int = 1  # of the model at the same time, at most; only of ours
     cores: int = 1  # for all runs
+    input_name: str | None = None  # what it calls the model's input, if not by the model's name
+    throttled_seconds: float = 0.0  # before it is measured
 
     @property
     def is_python_peer(self) -> bool:
         """Whether its own process is Python, unlike ours that competes with it."""
-        return self.environment not in {None, "triton"}
+        return self.environment not in {None, "triton", NATIVE}
 
 
 SERVERS: Final = (
     Server(OURS, (BINARY, GRPC)),
     Server(OURS_SINGLE, (BINARY, GRPC)),
+    # what the server has learnt while it was slow for reasons of its own must not slow it down later
+    Server(OURS_AGED, (BINARY, GRPC), throttled_seconds=60.0),
+    Server(FURNACE, (BINARY, GRPC), NATIVE, input_name="input"),
+    Server(FLOOR, (BINARY,), NATIVE),
     Server(TRITON, (BINARY, GRPC), "triton"),
     Server(TRITON_BATCHING, (BINARY, GRPC), "triton"),
     Server("KServe", (BINARY, GRPC), "kserve"),
@@ -64,14 +75,14 @@ SERVERS: Final = (
     Server("LitServe", (OWN_JSON,), "litserve", "/predict", "/health"),
 )
 _FEW: Final = (OURS, TRITON, TRITON_BATCHING, "KServe")
-_ALL: Final = tuple(item.name for item in SERVERS if item.name != OURS_SINGLE)
+_ALL: Final = tuple(item.name for item in SERVERS if item.name not in {OURS_SINGLE, OURS_AGED})
 COMPARED: Final = {  # by model; fewer where transports hardly matter
-    "tiny": _ALL,
+    "tiny": (*_ALL, OURS_AGED),
     "image": _ALL,
     "real": _FEW,
-    "batching": (*_FEW, OURS_SINGLE),
+    "batching": (*_FEW, OURS_SINGLE, OURS_AGED),  # most of its time are runs, which a limit stalls
 }
-QUICK: Final = _FEW
+QUICK: Final = (*_FEW, FURNACE, FLOOR)
 
 
 def port_of(transport: str) -> int:
@@ -138,6 +149,8 @@ def _environment(server: Server, case: Case) -> Mapping[str, str]:
         "ORT_DISABLE_TELEMETRY": "1",
         "OMP_NUM_THREADS": "1",
     }
+    if server.environment == NATIVE:
+        values["BENCH_ONNXRUNTIME"] = str(_find_onnxruntime())
     if server.environment == "bentoml":
         values["BENTOML_DO_NOT_TRACK"] = "True"
     if server.environment == "triton":
@@ -146,6 +159,15 @@ def _environment(server: Server, case: Case) -> Mapping[str, str]:
         values["BENCH_PEERS"] = str(PEERS)
         values["LD_LIBRARY_PATH"] = str(sysconfig.get_config_var("LIBDIR"))  # of libpython
     return values
+
+
+def _find_onnxruntime() -> Path:
+    """Return the shared library of this environment's wheel."""
+    package = importlib.util.find_spec("onnxruntime")
+    assert package is not None  # noqa: S101 - our server needs it
+    assert package.origin is not None  # noqa: S101 - it has an `__init__`
+    (library,) = Path(package.origin).parent.glob("capi/libonnxruntime.so*")
+    return library
 
 
 def _command(server: Server, case: Case, folder: Path) -> list[str]:
@@ -163,6 +185,8 @@ def _command(server: Server, case: Case, folder: Path) -> list[str]:
         return [sys.executable, "-m", "tests.support.pod_process", "serve", json.dumps(arguments)]
     if server.environment == "triton":
         return _triton(case, folder, batching=server.name == TRITON_BATCHING)
+    if server.environment == NATIVE:
+        return [str(program_of(_PROGRAMS[server.name]))]
     python = python_of(server.environment)
     if server.environment == "bentoml":
         port = ["--host", "127.0.0.1", "--port", str(HTTP_PORT)]

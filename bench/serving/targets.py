@@ -6,7 +6,16 @@ from typing import Final, Literal
 
 from bench.serving.exchange import BINARY, GRPC, JSON, OWN_JSON
 from bench.serving.results import Results
-from bench.serving.servers import OURS, OURS_SINGLE, SERVERS, TRITON, TRITON_BATCHING
+from bench.serving.servers import (
+    FLOOR,
+    FURNACE,
+    OURS,
+    OURS_AGED,
+    OURS_SINGLE,
+    SERVERS,
+    TRITON,
+    TRITON_BATCHING,
+)
 
 MANY: Final = 32  # connections
 Outcome = Literal["pass", "miss", "not measured"]
@@ -79,9 +88,27 @@ def _cpu_over_bare(model: str) -> Callable[[Results], float | None]:
     return value
 
 
-def _median_over_triton(results: Results) -> float | None:
-    ours, other = (results.find("tiny", name, BINARY, 1) for name in (OURS, TRITON))
-    return None if ours is None or other is None else ours.p50_us / other.p50_us
+def _median_over(model: str, part: str, whole: str) -> Callable[[Results], float | None]:
+    """Compare the latencies of two servers for a lone client."""
+
+    def value(results: Results) -> float | None:
+        first, second = (results.find(model, name, BINARY, 1) for name in (part, whole))
+        return None if first is None or second is None else first.p50_us / second.p50_us
+
+    return value
+
+
+def _rate_of_aged(model: str) -> Callable[[Results], float | None]:
+    def value(results: Results) -> float | None:
+        aged, fresh = (_rate(results, model, name, BINARY) for name in (OURS_AGED, OURS))
+        return _ratio(aged, fresh)
+
+    return value
+
+
+def _rate_over_bare(results: Results) -> float | None:
+    rate, bare = _rate(results, "real", OURS, BINARY), results.bare.get("real")
+    return None if rate is None or bare is None else rate * bare.one_us / 1e6
 
 
 def _tail(results: Results) -> float | None:
@@ -108,7 +135,13 @@ TARGETS: Final = (
     ),
     Target("tiny", "requests/s at 32, over the quickest Python server", 8, True, _rate_over_python),
     Target("tiny", "CPU per request at 32, over `session.run`", 9, False, _cpu_over_bare("tiny")),
-    Target("tiny", "p50 at 1, over Triton", 0.7, False, _median_over_triton),
+    Target("tiny", "p50 at 1, over Triton", 0.7, False, _median_over("tiny", OURS, TRITON)),
+    Target("tiny", "requests/s at 32, over furnace", 2, True, _rate_over("tiny", BINARY, FURNACE)),
+    Target("tiny", "p50 at 1, over furnace", 1, False, _median_over("tiny", OURS, FURNACE)),
+    Target(
+        "tiny", "requests/s at 32, over the floor", 0.5, True, _rate_over("tiny", BINARY, FLOOR)
+    ),
+    Target("tiny", "requests/s at 32, aged, over fresh", 0.95, True, _rate_of_aged("tiny")),
     Target(
         "tiny", "gRPC requests/s at 32, over Triton", 1.3, True, _rate_over("tiny", GRPC, TRITON)
     ),
@@ -126,10 +159,18 @@ TARGETS: Final = (
         True,
         _rate_over("image", BINARY, TRITON, TRITON_BATCHING),
     ),
+    Target(
+        "image",
+        "gRPC requests/s at 32, over Triton, batching or not",
+        1.5,
+        True,
+        _rate_over("image", GRPC, TRITON, TRITON_BATCHING),
+    ),
     Target("image", "CPU per request at 32, over `session.run`", 9, False, _cpu_over_bare("image")),
     Target(
         "real", "CPU per request at 32, over `session.run`", 1.05, False, _cpu_over_bare("real")
     ),
+    Target("real", "requests/s at 32, over those of `session.run`", 0.97, True, _rate_over_bare),
     Target("real", "p99 at 32, over its p50", 1.5, False, _tail),
     Target(
         "batching",
@@ -137,6 +178,14 @@ TARGETS: Final = (
         2,
         True,
         _rate_over("batching", BINARY, OURS_SINGLE),
+    ),
+    Target("batching", "requests/s at 32, aged, over fresh", 0.95, True, _rate_of_aged("batching")),
+    Target(
+        "batching",
+        "p50 at 1, aged, over fresh",
+        1.1,
+        False,
+        _median_over("batching", OURS_AGED, OURS),
     ),
     Target("tiny", "memory, model excluded", 110, False, _memory, "MB"),
 )

@@ -2,20 +2,22 @@
 
 import dataclasses
 import json
+import tomllib
 
 import numpy as np
 import pytest
 
-from bench.serving import results
+from bench.serving import environments, results
 from bench.serving.exchange import BINARY, GRPC
 from bench.serving.hostile import Beside, Hostile
 from bench.serving.load import Figures, LoadError, Moment, figures, inspect
 from bench.serving.plot import svg
-from bench.serving.report import is_disturbed, problems
+from bench.serving.report import conditions, is_disturbed, problems
 from bench.serving.results import Bare, Results
-from bench.serving.servers import OURS, TRITON
+from bench.serving.servers import FLOOR, FURNACE, OURS, OURS_AGED, SERVERS, TRITON
 from bench.serving.soak import Held, growth, growth_of
 from bench.serving.targets import TARGETS
+from bench.serving.throttling import read_group
 
 SUMMARY = """
 requests: {total} total, {total} started, {done} done, {done} succeeded, {failed} failed, 0 errored, 0 timeout
@@ -97,6 +99,56 @@ def test_targets_compare_within_the_run() -> None:
     assert judgements["tiny", "requests/s at 32, over Triton"] == (4.0, "pass")
     assert judgements["tiny", "CPU per request at 32, over `session.run`"] == (2.0, "pass")
     assert judgements["tiny", "memory, model excluded"] == (49.0, "pass")
+
+
+def test_native_servers_and_an_aged_one_are_compared_with_ours() -> None:
+    run = make_results()
+    for server, rate in ((FURNACE, 160.0), (FLOOR, 1000.0), (OURS_AGED, 360.0)):
+        run.row("tiny", server, BINARY).add(32, at(rate))
+    judgements = judge_results(run)
+    assert judgements["tiny", "requests/s at 32, over furnace"] == (2.5, "pass")
+    assert judgements["tiny", "requests/s at 32, over the floor"] == (0.4, "miss")
+    assert judgements["tiny", "requests/s at 32, aged, over fresh"] == (0.9, "miss")
+    assert judgements["tiny", "p50 at 1, over furnace"] == (None, "not measured")
+    run.row("tiny", OURS, BINARY).add(1, at(10.0))
+    run.row("tiny", FURNACE, BINARY).add(1, dataclasses.replace(at(10.0), p50_us=80.0))
+    run.row("batching", OURS, BINARY).add(1, at(10.0))
+    run.row("batching", OURS_AGED, BINARY).add(1, dataclasses.replace(at(10.0), p50_us=105.0))
+    judgements = judge_results(run)
+    assert judgements["tiny", "p50 at 1, over furnace"] == (1.25, "miss")
+    assert judgements["batching", "p50 at 1, aged, over fresh"] == (1.05, "pass")
+
+
+def test_the_rate_of_a_model_is_compared_with_that_of_its_runs_alone() -> None:
+    run = make_results()
+    run.bare["real"] = Bare(title="r", model_mb=3.0, one_us=10_000.0, batch_us=8e4, batch=8)
+    run.row("real", OURS, BINARY).add(32, at(98.0))
+    value, outcome = judge_results(run)["real", "requests/s at 32, over those of `session.run`"]
+    assert value == pytest.approx(0.98)
+    assert outcome == "pass"
+
+
+def test_how_a_server_was_aged_is_told_where_it_was() -> None:
+    run = make_results()
+    run.about |= {"date": "d", "cpu": "c", "cores": 2, "network": "n", "rounds": 3}
+    run.about["versions"] = {"ort": "2"}
+    assert conditions(run).endswith("rounds; ort 2.")
+    run.about["throttled_by"] = "cpu.cfs_quota_us"
+    assert conditions(run).endswith("with a fifth of a core, by cpu.cfs_quota_us, before.")
+
+
+def test_group_of_a_process_is_that_of_the_controller_of_cpu_time() -> None:
+    assert read_group("3:cpuset:/a\n2:cpu,cpuacct:/pods/b\n0::/c\n") == "pods/b"
+    with pytest.raises(OSError, match="no hierarchy"):
+        read_group("3:cpuset:/a\n0::/c\n")
+
+
+def test_native_servers_are_built_from_crates_of_the_public_registry_alone() -> None:
+    lock = tomllib.loads((environments.PEERS / "native/Cargo.lock").read_text())
+    sources = {package.get("source") for package in lock["package"]}
+    assert sources == {None, "registry+https://github.com/rust-lang/crates.io-index"}
+    assert environments.read_locked_crates()["ort"].startswith("2.")
+    assert any(server.environment == environments.NATIVE for server in SERVERS)
 
 
 def test_a_bound_is_missed_on_its_other_side() -> None:

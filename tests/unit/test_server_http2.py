@@ -13,7 +13,7 @@ import pytest
 from enginewright_serving.transport.eviction import WaitsFor
 from enginewright_serving.transport.grpc.call import GrpcCall
 from enginewright_serving.transport.grpc.status import Code, Status
-from enginewright_serving.transport.http2 import budget, frames
+from enginewright_serving.transport.http2 import bodies, budget, frames
 from enginewright_serving.transport.http2.bodies import MAX_FRAME
 from enginewright_serving.transport.http2.errors import ErrorCode
 from enginewright_serving.transport.http2.stream import Stream
@@ -638,6 +638,168 @@ async def test_a_message_in_a_large_frame_is_read_into_its_own_memory() -> None:
     assert call.message is not None
     assert call.message.view() == content
     assert call.message.memory.__array_interface__["data"][0] + call.message.start & 63 == 0
+
+
+@pytest.mark.parametrize("pieces", [20_001, 40_000, 200_003])
+async def test_a_message_in_small_frames_is_read_into_its_own_memory(pieces: int) -> None:
+    peer = Peer()
+    content = number_of(400_000)
+    sent = in_frames(peer, 1, message(content), [frames.DEFAULT_FRAME])
+    peer.send(sent[:1000])
+    assert len(peer.connection.get_buffer(-1)) > 2 * frames.DEFAULT_FRAME
+    peer.send(sent[1000:], pieces)
+    (call,) = peer.app.waiting
+    assert call.message is not None
+    assert call.message.view() == content
+    assert call.message.memory.__array_interface__["data"][0] + call.message.start & 63 == 0
+
+
+def number_of(size: int) -> bytes:
+    """Return a thousand with so many decimals that no two parts are equal."""
+    return b"1000." + b"".join(b"%06d" % number for number in range(size // 6))
+
+
+def in_frames(peer: Peer, number: int, body: bytes, sizes: list[int], *more: bytes) -> bytes:
+    """Return a call whose body has frames of `sizes` in turn, each followed by one of `more` in turn."""
+    sent = peer.client.headers(number, call_headers(LATER.decode()))
+    at = index = 0
+    while at < len(body):
+        size = sizes[index % len(sizes)]
+        sent += data(number, body[at : at + size], ends=at + size >= len(body))
+        at += size
+        if more and at < len(body):
+            sent += more[index % len(more)]
+        index += 1
+    return sent
+
+
+BETWEEN: list[bytes] = [
+    b"",
+    frame(frames.PING, payload=b"between."),
+    data(1, b""),
+    frame(frames.DATA, frames.PADDED, 1, b"\x03" + bytes(3)),
+    frame(frames.DATA, frames.PADDED, 1, b"\xff" + bytes(255)),
+    frame(0xFF, payload=bytes(40_000)),
+]
+
+
+@given(
+    st.lists(st.sampled_from([1, 300, 1023, 1024, 9000, 16_384, 40_000]), min_size=3, max_size=9),
+    st.lists(st.sampled_from(BETWEEN), max_size=3),
+    st.lists(st.integers(1, 100_000), min_size=3, max_size=9),
+)
+@effort(max_examples=examples(60), deadline=None)
+async def test_frames_of_any_size_make_the_same_message(
+    sizes: list[int], between: list[bytes], pieces: list[int]
+) -> None:
+    peer = Peer()
+    content = number_of(150_000)
+    sizes.append(16_384)
+    sent = in_frames(peer, 1, message(content), sizes, *between)
+    at = index = 0
+    while at < len(sent):
+        size = pieces[index % len(pieces)] + 500
+        peer.send(sent[at : at + size])
+        at += size
+        index += 1
+        if not peer.pipe.reading:
+            await peer.turns()
+    (call,) = peer.app.waiting
+    assert call.message is not None
+    assert call.message.view() == content
+
+
+async def test_a_run_of_frames_is_checked_as_a_single_one_is() -> None:
+    body = message(bytes(100_000))
+    begun, more, rest = body[:20_000], body[20_000:40_000], body[40_000:]
+    too_long = data(1, more) + data(1, rest + b"1")
+    ended = data(1, more, ends=True) + data(1, rest)
+    other = data(1, more) + data(3, rest)
+    too_large = data(1, more) + data(1, bytes(MAX_FRAME + 1))
+    for length, sent, end in (
+        ("100005", too_long, ErrorCode.PROTOCOL_ERROR),
+        ("100005", ended, ErrorCode.PROTOCOL_ERROR),
+        ("", ended, ErrorCode.STREAM_CLOSED),
+        ("", other, None),
+        ("", too_large, None),
+    ):
+        headers = call_headers(ECHO.decode(), *[("content-length", length)] * bool(length))
+        peer = Peer()
+        part = peer.client.headers(1, headers) + data(1, begun)
+        peer.send(part[:10_000])
+        peer.send(part[10_000:] + sent)
+        resets = [reset.code for reset in peer.of(frames.RST_STREAM)]
+        assert resets == ([end] if end else []), sent[20_009:20_018]
+        assert peer.pipe.ended is (end is None)
+        assert peer.app.served == 0
+        assert peer.app.held == 0
+
+
+async def test_nothing_follows_the_last_frame_of_a_call() -> None:
+    peer = Peer()
+    body = message(bytes(200_000))
+    sent = peer.client.headers(1, call_headers(ECHO.decode())) + data(1, body[:60_000], ends=True)
+    peer.send(sent[:1000])
+    peer.send(sent[1000:] + data(1, body[60_000:80_000]))
+    assert peer.responses()[1].status == Code.INTERNAL, "truncated"
+    assert [reset.code for reset in peer.of(frames.RST_STREAM)] == [ErrorCode.STREAM_CLOSED]
+
+
+async def test_frames_that_arrive_while_reading_is_paused_are_taken_later() -> None:
+    """TLS passes on what it has decrypted."""
+    peer = Peer()
+    content = number_of(100_000)
+    first = peer.client.call(1, LATER.decode(), b"1000")
+    body = in_frames(peer, 3, message(content), [frames.DEFAULT_FRAME])
+    third = peer.client.call(5, LATER.decode(), b"1000")
+    at = body.index(data(3, message(content)[16_384:32_768]))
+    peer.send(first + body[:1000])
+    peer.pipe.room = 0
+    peer.app.answer(peer.app.waiting[0])
+    await asyncio.sleep(0.001)
+    assert not peer.pipe.reading
+    peer.send(body[1000:at] + third)
+    peer.send(body[at:])
+    assert not peer.app.waiting
+    peer.pipe.accept(float("inf"))
+    messages = [call.message.view().tobytes() for call in peer.app.waiting if call.message]
+    assert messages == [b"1000", content]
+
+
+async def test_padding_that_looks_like_a_frame_is_padding() -> None:
+    peer = Peer()
+    content = number_of(120_000)
+    body = message(content)
+    padding = (data(1, bytes(1024))[:9] * 29)[:255]
+    sent = peer.client.headers(1, call_headers(LATER.decode()))
+    sent += frame(frames.DATA, frames.PADDED, 1, b"\xff" + body[:60_000] + padding)
+    sent += data(1, body[60_000:], ends=True)
+    peer.send(sent[:1000])
+    peer.send(sent[1000:])
+    (call,) = peer.app.waiting
+    assert call.message is not None
+    assert call.message.view() == content
+
+
+async def test_the_window_of_the_connection_is_renewed_within_a_run_of_frames(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bodies, "_UPDATE_BYTES", 100_000)
+    peer = Peer()
+    body = message(number_of(400_000))
+    peer.send(in_frames(peer, 1, body, [frames.DEFAULT_FRAME]))
+    grants = peer.of(frames.WINDOW_UPDATE)[1:]
+    assert len(grants) == len(body) // 114_688
+    assert all(int.from_bytes(grant.payload) == 114_688 for grant in grants)
+
+
+async def test_bytes_after_the_message_refuse_the_call() -> None:
+    peer = Peer()
+    sent = in_frames(peer, 1, message(bytes(100_000)) + b"more", [16_384])
+    peer.send(sent)
+    assert peer.responses()[1].status == Code.UNIMPLEMENTED
+    assert not peer.app.waiting
+    assert peer.app.held == 0
 
 
 @pytest.mark.parametrize("pieces", [1009, 40_000, 65_536, 200_003])

@@ -122,7 +122,7 @@ class Http2Connection(PausingProtocol):
             self._yield_turn()  # much input may have to be discarded
             return
         if self._direct is not None:
-            self._take_direct(nbytes)
+            self._take_direct(self._direct, nbytes)
         elif self._reading_paused:
             self._pending = self._pending[self._pending_at :] + self._view[:nbytes]
             self._pending_at = 0
@@ -279,16 +279,23 @@ class Http2Connection(PausingProtocol):
                 return at
             at += taken
 
-    def _take_direct(self, size: int) -> None:
+    def _take_direct(self, memory: memoryview, size: int) -> None:
         self._direct = None
         self._processing = True
         try:
-            self._bodies.on_received(size)
+            taken = self._bodies.on_received(memory, size)
         except ConnectionFaultError as fault:
             self._fail(fault)
+            return
         finally:
             self._processing = False
-        self._flush()
+        rest = bytes(memory[taken:size])
+        if not rest:
+            self._flush()
+        elif self._reading_paused:
+            self._pending, self._pending_at = rest, 0
+        else:
+            self._process(rest, 0, len(rest))
 
     def _take_preface(self, view: memoryview, at: int) -> int:
         size = min(len(view), len(frames.PREFACE))

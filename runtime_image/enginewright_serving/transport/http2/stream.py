@@ -75,9 +75,13 @@ class Stream:
         """Count a part of the body; raise StreamFaultError if the client's side has ended (5.1) or it is too long (8.1.1)."""
         if not self.receiving:
             raise StreamFaultError(ErrorCode.STREAM_CLOSED)
-        self.received += size
-        if self.expected is not None and self.received > self.expected:
+        if not self.has_room(size):
             raise StreamFaultError(ErrorCode.PROTOCOL_ERROR)
+        self.received += size
+
+    def has_room(self, size: int) -> bool:
+        """Return whether the body may have `size` more bytes."""
+        return self.expected is None or self.received + size <= self.expected
 
     def end(self) -> None:
         """Mark the client's side as ended; raise StreamFaultError if it was, or the body is too short."""
