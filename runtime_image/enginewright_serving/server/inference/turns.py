@@ -21,9 +21,9 @@ _LONG_SECONDS: Final = 0.02  # a run that takes longer belongs into the model's 
 _LONG_RUNS: Final = 3  # of those among `_RUNS` in a row, after which all runs do for a while
 _RUNS: Final = 256
 # That while: twice as long whenever the first runs after it are long again. A limit on the processor time stalls
-# single runs and is over soon; a slower machine stays slow.
+# single runs and is over soon; a slower machine stays slow, and loses three long runs in half a minute.
 _LEAST_PAUSE_SECONDS: Final = 5.0
-_LONGEST_PAUSE_SECONDS: Final = 300.0
+_LONGEST_PAUSE_SECONDS: Final = 30.0
 
 
 class Turns:
