@@ -156,16 +156,20 @@ class Connection(TimedConnection):
 
     # Called by the application.
 
-    def respond(self, response: HttpResponse) -> None:
-        """Answer the request that `HttpApplication.serve` accepted; no-op if the client is gone."""
-        if self._state is BUSY:
+    def respond(self, request: HttpRequest, response: HttpResponse) -> None:
+        """Answer a request that `HttpApplication.serve` accepted; no-op if it was answered, or its client is gone."""
+        if self._owes(request):
             self._turns_since = NEVER
             self._write(response)
             self._continue()
 
-    def reserve(self, response: HttpResponse) -> bool:
+    def _owes(self, request: HttpRequest) -> bool:
+        """Whether the answer to `request` is due, not that of another one of the client's."""
+        return self._state is BUSY and self._request is request
+
+    def reserve(self, request: HttpRequest, response: HttpResponse) -> bool:
         """Charge a large response before it is sent; return False if there is no space for it."""
-        if response.length <= JOINED_BYTES or self._state is not BUSY:
+        if response.length <= JOINED_BYTES or not self._owes(request):
             return True
         self._outgoing.is_exempt = self._incoming.is_exempt
         return self._outgoing.reserve(response)
