@@ -115,6 +115,7 @@ class Connection(TimedConnection):
 
     @override
     def buffer_updated(self, nbytes: int) -> None:
+        self._received += nbytes
         if self._body_view is not None and self._request is not None:
             self._filled += nbytes
             self._body_arrived(self._request)
@@ -129,6 +130,15 @@ class Connection(TimedConnection):
         else:
             self._turns_since = NEVER
             self._consume(self._buffer, self._view, 0, nbytes)
+
+    @override
+    def eof_received(self) -> bool:
+        if (
+            self._transport is not None
+        ):  # it closes once what it has is sent, without a further callback
+            while piece := self._outgoing.next_piece():
+                self._transport.write(piece)
+        return super().eof_received()
 
     @override
     def pause_writing(self) -> None:
@@ -525,6 +535,7 @@ class Connection(TimedConnection):
         sending side is closed, and input is discarded for a while. TLS always does that.
         """
         self._state = CLOSING
+        self._overhead = None
         self._pending = b""
         self._since = now
         if linger and transport.can_write_eof() and not transport.is_closing():
