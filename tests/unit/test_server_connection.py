@@ -393,6 +393,23 @@ async def test_a_large_response_over_tls_is_encrypted_as_its_client_reads() -> N
     assert pipe.aborted
 
 
+async def test_the_rest_of_an_answer_over_tls_is_written_when_its_client_ends_its_side() -> None:
+    app, pipe = Echo(), TlsPipe()
+    connection = pipe.connection = Connection(app, HeadParser(), bytearray(RECEIVE_BYTES))
+    connection.connection_made(pipe)
+    request = get("/later")
+    connection.get_buffer(-1)[: len(request)] = request
+    connection.buffer_updated(len(request))
+    ((_, accepted, _),) = app.waiting
+    body = b"x" * MIB
+    connection.respond(accepted, HttpResponse(200, b"", [memoryview(body)], MIB))
+    assert len(pipe.written) < MIB // 8
+    assert not connection.eof_received(), "TLS cannot stay half open"
+    assert pipe.written.endswith(b"\r\n\r\n" + body)
+    connection.connection_lost(None)
+    assert app.inflight.account.total == 0
+
+
 # fault: Servers | a client connects while the server drains, or reads its last response then, and keeps the
 #   connection | it is closed after a few seconds without a request | the drain waits so long
 @pytest.mark.parametrize("when", ["before its response is read", "after the drain has begun"])
