@@ -49,7 +49,7 @@ unit: venv ## Run the pure tests: seconds
 integration: venv programs ## Run the tests that start processes, servers and engines, without a cluster
 	hack/models >/dev/null
 	hack/source-servers >/dev/null
-	hack/h2spec >/dev/null
+	hack/go-program hack/conformance github.com/summerwind/h2spec/cmd/h2spec >/dev/null
 	$(RUN)/pytest tests/integration $(SELECTED) $(IN_FIVE) --durations 25
 
 apiserver: venv programs ## Run the tests on a kube-apiserver, and those of the local cluster itself

@@ -21,6 +21,7 @@ from enginewright_serving.server.protocol.json_cost import NAMES, VALUES
 from enginewright_serving.server.protocol.request_checks import STRINGS
 from enginewright_serving.sidecar.settings import INTERVALS
 from enginewright_serving.transport.settings import AGE_JITTER, MIB, SLOW_RATE, TransportSettings
+from enginewright_serving.transport.tls_overhead import MOST
 
 from hack.tables.markdown import code, table
 
@@ -125,6 +126,7 @@ def server_limits() -> str:
             "the same, whether they have arrived or not; further ones are UNAVAILABLE",
         ),
         ("request line and headers", f"{limits.head_bytes // 1024} KiB, 128 fields"),
+        ("TLS without data, such as updates of keys", f"{MOST // 1024} KiB"),
         (
             "connections, of each protocol",
             f"{limits.connections + limits.reserved_connections}, or what the limit on open files allows; then [one that waits for its client](#when-a-limit-is-reached) is closed",

@@ -24,7 +24,7 @@ from tests.support import grpc_echo
 from tests.support.grpc_echo import ECHO, FAIL, LARGE, LATER, METADATA, SEEN
 from tests.support.http2 import Client, data, frame, message, settings
 from tests.support.process_memory import memory_of
-from tests.support.programs import run_program
+from tests.support.programs import go_program, run_program
 from tests.support.waiting import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -297,9 +297,7 @@ def test_floods_neither_hold_up_other_clients_nor_take_memory(name: str) -> None
 
 def test_http2_conforms_to_its_specification(server: EchoServer) -> None:
     """RFC 7540 and 7541, which is stricter than RFC 9113 on priorities only (5.3.1)."""
-    program = subprocess.run(
-        [REPOSITORY / "hack/h2spec"], stdout=subprocess.PIPE, text=True, check=True, timeout=280
-    ).stdout.strip()
+    program = go_program("hack/conformance", "github.com/summerwind/h2spec/cmd/h2spec")
     host, port = server.address.split(":")
     done = run_program(
         [program, "--host", host, "--port", port, "--strict"], timeout=280, code=None

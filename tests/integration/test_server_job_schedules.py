@@ -13,7 +13,6 @@ from typing import Any, Final, cast
 
 import numpy as np
 import pytest
-from enginewright_runtime.core.request_errors import RequestError
 from enginewright_serving.server.inference.batching import BatchLimits
 from enginewright_serving.server.inference.job import Job, JobState
 from enginewright_serving.server.inference.results import InferenceResults
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from tests.support.effort import examples
+from tests.support.played_clients import Panic, Plan, PlayedClient, PlayedHealth
 
 SCHEDULES: Final = examples(20_000)
 CHUNK: Final = 1000  # schedules of one event loop and its workers
@@ -38,21 +38,6 @@ HANGS: Final = 60.0  # seconds after which a schedule has not ended
 def generator(seed: int) -> random.Random:
     """Return the source of chance for one seed; threads decide the rest."""
     return random.Random(seed)  # noqa: S311 - of a schedule
-
-
-@dataclass
-class Plan:
-    outputs: list[str]
-    timeout: float
-    priority: int
-    has_run: bool = True
-
-
-class Health:
-    """Takes note of runs."""
-
-    def record(self, *, succeeded: bool) -> None:
-        """Do nothing."""
 
 
 @dataclass(frozen=True)
@@ -71,34 +56,22 @@ class UnreliableLimits(BatchLimits):
         return min(super().whole(rows), self.chance.randint(1, len(rows)))
 
 
-class Panic(BaseException):
-    """What native code raises, which is no `Exception`."""
-
-
-class Client:
-    """One client: what it asked for, what became of its request, and what it was sent."""
+class Client(PlayedClient):
+    """One client, which looks at its answer."""
 
     def __init__(self) -> None:
-        self.sent: list[int] = []
+        super().__init__()
         self.wrong = ""
-        self.released = self.left = self.evicted = False
+        self.left = self.evicted = False
 
+    @override
     def succeed(self, job: Job) -> None:
+        super().succeed(job)
         assert job.arrays is not None
         if not np.array_equal(job.arrays[0], compute(job.feeds["x"])):
             self.wrong = f"{job.feeds} was answered with {job.arrays}"
         if job.deadline and job.started > job.deadline + SCHEDULING:
             self.wrong = f"its run began {job.started - job.deadline} s after its deadline"
-        self.sent.append(200)
-
-    def fail(self, error: RequestError) -> None:
-        self.sent.append(error.status)
-
-    def release(self) -> None:
-        self.released = True
-
-    def abort(self) -> None:
-        self.wrong = "its connection was closed for an internal error"
 
 
 def compute(x: NDArray[Any]) -> NDArray[Any]:
@@ -112,7 +85,7 @@ class Pod:
     def __init__(self, limits: BatchLimits, threads: int) -> None:
         self.metrics = Metrics("m", "r1")
         self.results = InferenceResults(self.metrics, 0.004)
-        self.results.observe_runs(cast("Any", Health()), ComputeBuckets())
+        self.results.observe_runs(cast("Any", PlayedHealth()), ComputeBuckets())
         self.lost: list[str] = []
         self.threads = threads
         self._chance = generator(2)
@@ -130,10 +103,10 @@ class Pod:
         call.reserved = not call.copy and chance.random() < 0.15
         call.defer = chance.choice([0.0, 0.0005, 0.003]) if call.reserved else 0.0
         timeout = chance.choice([0.0, 0.0, 0.0002, 0.001, 0.003])
-        plan = Plan(["y"], timeout, chance.randint(1, 5))
+        plan = Plan(timeout=timeout, priority=chance.randint(1, 5))
         shape = (chance.randint(1, 2), chance.randint(1, 2))
         x = np.full(shape, chance.randint(0, 1000), np.float64)
-        job = Job(call, cast("Any", plan), {"x": x}, cast("Any", client), time.monotonic())
+        job = Job(call, plan, {"x": x}, client, time.monotonic())
         if self.worker.full and not call.reserved:
             self.evict(job.priority)
         self.jobs.append((job, client))
@@ -172,6 +145,7 @@ class Pod:
         computed = 0
         for job, client in self.jobs:
             assert not client.wrong, client.wrong
+            assert not client.aborted, "for an internal error"
             assert job.state in {JobState.DONE, JobState.RECEIVED}
             answers: list[int | None] = [*client.sent] or ([None] if client.left else [])
             (status,) = answers

@@ -15,6 +15,8 @@ from enginewright_serving.server.observe.metrics import CLIENT_CLOSED
 from enginewright_serving.server.protocol.priorities import DEFAULT, HIGHEST, LOWEST
 from enginewright_serving.transport.call import InferenceCall
 
+from tests.support.played_clients import Panic
+
 CAPACITY = 6
 SECONDS = 30.0  # after which a test has failed
 
@@ -182,10 +184,6 @@ async def test_a_failure_is_of_one_request(work: Work) -> None:
     assert work.order == ["well"]
 
 
-class Panic(BaseException):
-    """What native code raises, which is no `Exception`."""
-
-
 @pytest.mark.parametrize(
     "error", [Panic("in native code"), SystemExit(1), StopIteration()], ids=repr
 )
@@ -224,48 +222,102 @@ async def test_an_error_in_the_queue_ends_no_thread(
 
 
 class ForgetfulLoop:
-    """An event loop in which a function finds no memory, once."""
+    """An event loop that finds no memory to be woken, once."""
 
-    def __init__(self, loop: Any, name: str) -> None:
-        self._loop, self._name = loop, name
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._forgets = True
 
-    def __getattr__(self, name: str) -> Any:
-        if name == self._name:
-            self._name = ""
+    def is_closed(self) -> bool:
+        return self._loop.is_closed()
+
+    def call_soon_threadsafe(self, call: Callable[..., None], *arguments: Any) -> None:
+        if self._forgets:
+            self._forgets = False
             raise MemoryError("no space")
-        return getattr(self._loop, name)
+        self._loop.call_soon_threadsafe(call, *arguments)
 
 
-@pytest.mark.parametrize("name", ["create_future", "call_soon_threadsafe"])
-async def test_a_request_whose_end_finds_no_memory_is_worked_on_once_and_ends(
-    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> Work:
+    """Work whose thread finds no memory to end its first request."""
     run = RequestThreads._run
 
     def run_forgetfully(threads: RequestThreads, loop: Any, start: object) -> None:
-        run(threads, cast("Any", ForgetfulLoop(loop, name)), start)
+        run(threads, cast("Any", ForgetfulLoop(loop)), start)
 
     monkeypatch.setattr(RequestThreads, "_run", run_forgetfully)
-    work = Work()
-    work.submit("first", InferenceCall())
-    work.submit("second", InferenceCall())
-    assert [await work.end("first"), await work.end("second")] == [None, None]
-    assert work.order == ["first", "second"]
-    assert work.threads.outstanding == 0
+    return Work()
+
+
+async def test_a_request_whose_end_finds_no_memory_is_worked_on_once_and_ends(
+    forgetful: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    forgetful.submit("first", InferenceCall())
+    forgetful.submit("second", InferenceCall())
+    assert [await forgetful.end("first"), await forgetful.end("second")] == [None, None]
+    assert forgetful.order == ["first", "second"]
+    assert forgetful.threads.outstanding == 0
     assert "no space" in caplog.text
 
 
+async def test_abandoned_requests_end_although_there_was_no_memory_for_it(
+    forgetful: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("first", "second"):
+        forgetful.submit(name, InferenceCall(abandoned=True))
+    forgetful.submit("well", InferenceCall())
+    for name in ("first", "second"):
+        assert (await forgetful.refusal(name)).status == CLIENT_CLOSED
+    assert await forgetful.end("well") is None
+    assert forgetful.threads.outstanding == 0
+    assert "no space" in caplog.text
+
+
+async def test_abandoned_work_that_cannot_be_ended_keeps_no_other_waiting(
+    work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = [InferenceCall() for _ in range(CAPACITY)]
+    for number, call in enumerate(calls):
+        work.submit(f"{number}", call)
+    work._ends.pop("0").cancel()  # its end raises
+    for call in calls[:3]:
+        call.abandoned = True
+    work.threads.check_room(DEFAULT)
+    for name in "12":
+        assert (await work.refusal(name)).status == CLIENT_CLOSED
+    assert work.threads.waiting == CAPACITY - 3
+    assert "InvalidStateError" in caplog.text
+
+
+async def test_a_request_that_finds_no_memory_to_wait_leaves_the_others_their_places(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise MemoryError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Waiting, "add", fail)
+        with pytest.raises(MemoryError):
+            work.submit("first", InferenceCall(), deadline=time.monotonic() + 0.01)
+    del work._ends["first"]
+    assert work.threads.outstanding == 1, "the one that is held"
+    work.submit("late", InferenceCall(), deadline=time.monotonic() + 0.02)
+    assert (await work.refusal("late")).status == 504, "and the first one is not answered again"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
 async def test_a_request_for_which_no_thread_starts_leaves_the_others_their_places(
-    monkeypatch: pytest.MonkeyPatch,
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+        raise error("can't start new thread")
 
     work = Work()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", fail)
         for name in ("first", "second"):
-            with pytest.raises(RuntimeError, match="start new thread"):
+            with pytest.raises(error, match="start new thread"):
                 work.submit(name, InferenceCall(), deadline=time.monotonic() + SECONDS)
             del work._ends[name]
     assert work.threads.outstanding == 0

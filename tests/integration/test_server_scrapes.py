@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from enginewright_serving.server.api.scrapes import Scrapes
 from enginewright_serving.transport.input_turns import InputTurns
-from enginewright_serving.transport.message import HttpResponse
+from enginewright_serving.transport.message import HttpRequest, HttpResponse
 
 from tests.support.serving import Server, linear_model, write_artifact
 
@@ -22,10 +22,12 @@ class Waiting:
     """A connection whose request was taken."""
 
     def __init__(self) -> None:
+        self.request = HttpRequest(b"/metrics")
         self.answers: list[HttpResponse] = []
         self.answered = asyncio.Event()
 
-    def respond(self, response: HttpResponse) -> None:
+    def respond(self, request: HttpRequest, response: HttpResponse) -> None:
+        assert request is self.request
         self.answers.append(response)
         self.answered.set()
 
@@ -40,11 +42,11 @@ async def test_concurrent_scrapes_share_one_answer() -> None:
     scrapes = Scrapes(InputTurns(), expose)
     clients: list[Any] = [Waiting() for _ in range(100)]
     for client in clients:
-        scrapes.take(client)
+        scrapes.take(client, client.request)
     assert not built
     await clients[0].answered.wait()
     late: Any = Waiting()
-    scrapes.take(late)
+    scrapes.take(late, late.request)
     await late.answered.wait()
     assert [client.answers for client in clients] == [[built[0]]] * 100
     assert late.answers == [built[1]], "what was counted before its request is in its answer"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 300.0
+_REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def run_program(
@@ -16,3 +17,10 @@ def run_program(
     ended = subprocess.run(command, capture_output=True, text=True, check=False, **options)
     assert code is None or ended.returncode == code, f"{ended.stdout}\n{ended.stderr}"
     return ended
+
+
+def go_program(folder: str, package: str) -> Path:
+    """Return the program of a package in Go, of the module in `folder`, which is built once."""
+    command: list[str | Path] = [_REPOSITORY / "hack/go-program", folder, package]
+    built = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return Path(built.stdout.strip())

@@ -30,6 +30,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
         "integration/test_preflight_real_builds.py::test_a_model_in_parts_is_one_that_backend_tensorrt_would_refuse",
         "integration/test_preflight_real_builds.py::test_an_engine_that_cannot_be_served",
     ),
+    "builds a program in Go: minutes": ("integration/test_server_grpc_go.py",),
     "downloads packages: minutes": (
         "integration/test_gpu_proof.py::test_everything_is_packed_for_the_machine",
         "integration/test_gpu_proof.py::test_the_whole_proof_is_rehearsed_on_the_cpu",

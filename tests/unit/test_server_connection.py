@@ -28,7 +28,7 @@ class Echo(HttpApplication[Connection]):
 
     def __init__(self, settings: TransportSettings = DEFAULTS) -> None:
         super().__init__(settings)
-        self.waiting: list[tuple[Connection, HttpResponse]] = []
+        self.waiting: list[tuple[Connection, HttpRequest, HttpResponse]] = []
 
     @override
     def admit(self, request: HttpRequest) -> HttpResponse | None:
@@ -49,7 +49,7 @@ class Echo(HttpApplication[Connection]):
         response = json_response(200, {"target": request.target.decode()})
         if not request.target.startswith(b"/later"):
             return response
-        self.waiting.append((connection, response))
+        self.waiting.append((connection, request, response))
         return None
 
 
@@ -224,9 +224,9 @@ async def test_a_request_ends_once_by_whether_its_answer_was_written(
     app = Counting()
     peer = Peer(app, bytearray(RECEIVE_BYTES), pipe)
     peer.send(get(target))
-    for connection, response in app.waiting:
+    for connection, request, response in app.waiting:
         assert app.ended == []
-        connection.respond(response)
+        connection.respond(request, response)
     assert app.ended == [end]
     peer.connection.connection_lost(None)
     assert app.ended == [end]
@@ -249,10 +249,28 @@ async def test_requests_are_answered_in_order_where_some_are_answered_later() ->
         await asyncio.sleep(0)
         assert len(app.waiting) <= 1
         while app.waiting:
-            connection, response = app.waiting.pop()
-            connection.respond(response)
+            connection, request, response = app.waiting.pop()
+            connection.respond(request, response)
     assert targets(peer.pipe.written) == paths
     assert peer.pipe.reading
+
+
+# fault: Requests | a request is answered twice, and its client has sent the next one | the second answer is
+#   dropped | the next request gets its own answer
+async def test_an_answer_to_an_earlier_request_is_never_that_of_the_next() -> None:
+    app = Echo()
+    peer = Peer(app, bytearray(RECEIVE_BYTES))
+    for target in ("/later/1", "/later/2"):
+        peer.send(get(target))
+        connection, request, response = app.waiting[0]
+        connection.respond(request, response)
+    connection, request, response = app.waiting[0]
+    large = HttpResponse(200, b"", [bytes(MIB)], MIB)
+    assert connection.reserve(request, large)
+    assert app.inflight.account.total == 0, "it is not sent"
+    connection, request, response = app.waiting[1]
+    connection.respond(request, response)
+    assert targets(peer.pipe.written) == ["/later/1", "/later/2"]
 
 
 async def test_a_connection_that_is_lost_loses_its_turn() -> None:
@@ -311,8 +329,8 @@ async def test_the_time_that_the_application_takes_is_not_counted_as_pipelining(
     idle, modest = Peer(app, buffer), Peer(app, buffer)
     modest.send(b"".join(map(get, ("/0", "/later", "/2", "/3"))))
     await asyncio.sleep(FLOOD_SECONDS)
-    ((connection, response),) = app.waiting
-    connection.respond(response)
+    ((connection, request, response),) = app.waiting
+    connection.respond(request, response)
     assert modest.pipe.answers == 3
     assert find_replaced(app, buffer, idle, modest) == [True, False]
 
@@ -357,7 +375,8 @@ async def test_a_large_response_over_tls_is_encrypted_as_its_client_reads() -> N
     connection.get_buffer(-1)[: len(request)] = request
     connection.buffer_updated(len(request))
     body = b"x" * MIB
-    connection.respond(HttpResponse(200, b"", [memoryview(body)], MIB))
+    ((_, accepted, _),) = app.waiting
+    connection.respond(accepted, HttpResponse(200, b"", [memoryview(body)], MIB))
     reads = 0
     while not pipe.closed:
         assert app.inflight.account.total == MIB, "it is charged until it is encrypted"
@@ -372,6 +391,23 @@ async def test_a_large_response_over_tls_is_encrypted_as_its_client_reads() -> N
     assert not pipe.aborted, "its client may still read the end"
     connection.check(now + DEFAULTS.transfer_window + 1)
     assert pipe.aborted
+
+
+async def test_the_rest_of_an_answer_over_tls_is_written_when_its_client_ends_its_side() -> None:
+    app, pipe = Echo(), TlsPipe()
+    connection = pipe.connection = Connection(app, HeadParser(), bytearray(RECEIVE_BYTES))
+    connection.connection_made(pipe)
+    request = get("/later")
+    connection.get_buffer(-1)[: len(request)] = request
+    connection.buffer_updated(len(request))
+    ((_, accepted, _),) = app.waiting
+    body = b"x" * MIB
+    connection.respond(accepted, HttpResponse(200, b"", [memoryview(body)], MIB))
+    assert len(pipe.written) < MIB // 8
+    assert not connection.eof_received(), "TLS cannot stay half open"
+    assert pipe.written.endswith(b"\r\n\r\n" + body)
+    connection.connection_lost(None)
+    assert app.inflight.account.total == 0
 
 
 # fault: Servers | a client connects while the server drains, or reads its last response then, and keeps the

@@ -3,9 +3,8 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,20 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.effort import examples
-
-
-@dataclass
-class Plan:
-    outputs: tuple[str, ...] = ()
-    timeout: float = 0.0
-    priority: int = 3
+from tests.support.played_clients import play_job
 
 
 def job(*, reserved: bool = False, rows: int = 0, latest: float = 0.0) -> Job:
-    call, unused = InferenceCall(), cast("Any", None)
-    call.reserved = reserved
-    plan = cast("Any", Plan())
-    made = Job(call, plan, {"x": np.ones((rows, 1) if rows else ())}, unused, 0.0)
+    made = play_job(call=InferenceCall(reserved=reserved), rows=rows)
     made.latest = latest
     return made
 
@@ -180,6 +170,59 @@ def test_a_request_that_is_to_run_alone_waits_no_longer_than_its_deadline(
     assert not urgent.alone
 
 
+# fault: Requests | a golden inference waits for the runs beside it to end, and a request has a tight deadline | it
+#   waits no longer than that request can, and its time is not compared | the request is in time
+@pytest.mark.parametrize("first", ["the golden inference", "the request"])
+def test_a_golden_inference_that_waits_to_be_alone_lets_no_request_expire(
+    first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_queue, "_MARGIN", 5.0)
+    queue = JobQueue(BatchLimits(), 2)
+    long, short = Thread(queue, 0), Thread(queue, 1)
+    queue.put(job())
+    long.take()
+    golden, urgent = job(reserved=True, latest=time.monotonic()), job()
+    if first == "the golden inference":
+        queue.put(golden)
+        short.begin()
+        until(lambda: waiting(queue) == 1)
+    urgent.deadline = time.monotonic() + 5.2
+    queue.put(urgent)
+    if first == "the request":
+        queue.put(golden)
+        short.begin()
+    assert short.taken.wait(20)
+    assert urgent.deadline - 5.0 <= time.monotonic() < urgent.deadline
+    short.finish()
+    assert not golden.alone, "its time is not compared"
+    assert short.take() == [urgent]
+    short.finish()
+    long.finish()
+
+
+def test_a_golden_inference_that_is_alone_lets_no_request_expire(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_queue, "_MARGIN", 5.0)
+    queue = JobQueue(BatchLimits(), 2)
+    busy, idle = Thread(queue, 0), Thread(queue, 1)
+    golden, patient, urgent = job(reserved=True), job(), job()
+    queue.put(golden)
+    assert busy.take() == [golden]
+    queue.put(patient)
+    idle.begin()
+    until(lambda: waiting(queue) == 1)
+    urgent.deadline = time.monotonic() + 5.2
+    queue.put(urgent)
+    assert idle.taken.wait(20)
+    assert urgent.deadline - 5.0 <= time.monotonic() < urgent.deadline
+    idle.finish()
+    assert idle.take() == [urgent]
+    busy.finish()
+    idle.finish()
+    assert not golden.alone, "its time is not compared"
+
+
 @settings(max_examples=examples(30))
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(0, 2)), min_size=1, max_size=40),
@@ -284,6 +327,7 @@ def test_requests_wait_no_longer_than_their_deadlines(
 def test_requests_wait_for_others_only_if_their_runs_end_before_their_deadlines() -> None:
     queue = JobQueue(BatchLimits(rows=4, delay=60.0), 1)
     thread, before, late = Thread(queue, 0), job(rows=1), job(rows=1)
+    before.queued = 0.0  # it waits no more
     queue.put(before)
     thread.take()
     before.started, before.finished = 1.0, 21.0  # so long did it take

@@ -6,57 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import numpy as np
 import pytest
-from enginewright_runtime.core.request_errors import RequestError
 from enginewright_serving.server.inference.batching import BatchLimits
-from enginewright_serving.server.inference.job import Job
 from enginewright_serving.server.inference.results import InferenceResults
 from enginewright_serving.server.inference.run_errors import Fault
 from enginewright_serving.server.inference.worker import InferenceWorker
 from enginewright_serving.server.observe.buckets import ComputeBuckets
 from enginewright_serving.server.observe.metrics import Metrics
-from enginewright_serving.transport.call import InferenceCall
 from typing_extensions import override
 
-
-@dataclass
-class Plan:
-    outputs: list[str]
-    timeout: float = 5.0
-    priority: int = 1
-    has_run: bool = True
-
-
-class Responder:
-    """Records what a client is sent."""
-
-    def __init__(self) -> None:
-        self.sent: list[int] = []
-        self.released = False
-
-    def succeed(self, job: Job) -> None:
-        assert job.arrays is not None
-        self.sent.append(200)
-
-    def fail(self, error: RequestError) -> None:
-        self.sent.append(error.status)
-
-    def release(self) -> None:
-        self.released = True
-
-    def abort(self) -> None:
-        raise AssertionError("no internal error is expected")
-
-
-class Health:
-    """Keeps whether runs have succeeded."""
-
-    def __init__(self) -> None:
-        self.recorded: list[bool] = []
-
-    def record(self, *, succeeded: bool) -> None:
-        self.recorded.append(succeeded)
+from tests.support.played_clients import PlayedClient, PlayedHealth, play_job
 
 
 @dataclass(frozen=True)
@@ -83,12 +42,12 @@ async def wait_until_returned(worker: InferenceWorker) -> None:
 
 @pytest.mark.asyncio(loop_factories=["real"])  # a thread takes part
 async def test_a_request_that_expires_just_before_its_run_is_the_clients_deadline_only() -> None:
-    metrics, health, buckets = Metrics("m", "r1"), Health(), ComputeBuckets()
+    metrics, health, buckets = Metrics("m", "r1"), PlayedHealth(), ComputeBuckets()
     results = InferenceResults(metrics, 60.0)
     results.observe_runs(cast("Any", health), buckets)
     loop = asyncio.get_running_loop()
-    responder: Any = Responder()
-    late = Job(InferenceCall(), Plan(["y"]), {"x": np.ones((1, 2))}, responder, loop.time())
+    client = PlayedClient()
+    late = play_job(client)
 
     def expire_now() -> None:
         expired = threading.Event()
@@ -111,14 +70,13 @@ async def test_a_request_that_expires_just_before_its_run_is_the_clients_deadlin
     worker.submit(late)
     await wait_until_returned(worker)
     assert limits.calls == [1]
-    assert (responder.sent, responder.released) == ([504], True)
+    assert (client.sent, client.released) == ([504], True)
     assert (health.recorded, judged) == ([], [])
     assert metrics.queue.count == 1
     assert metrics.compute.count == 0
 
-    responder = Responder()
-    job = Job(InferenceCall(), Plan(["y"]), {"x": np.ones((1, 2))}, responder, loop.time())
-    worker.submit(job)
+    client = PlayedClient()
+    worker.submit(play_job(client))
     await wait_until_returned(worker)
-    assert (responder.sent, health.recorded, lost) == ([200], [True], [])
+    assert (client.sent, health.recorded, lost) == ([200], [True], [])
     assert metrics.compute.count == 1

@@ -1,38 +1,19 @@
 """Requests that the event loop runs itself."""
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 from enginewright_serving.server.inference.batching import BatchLimits
-from enginewright_serving.server.inference.job import Job
+from enginewright_serving.server.inference.job import Job, JobState
 from enginewright_serving.server.inference.runs import ModelRuns
 from enginewright_serving.server.inference.turns import Turns
-from enginewright_serving.transport.call import InferenceCall
 
-
-@dataclass
-class Plan:
-    outputs: list[str]
-    timeout: float = 0.0
-    priority: int = 1
-    has_run: bool = True
-
-
-class Responder:
-    """Counts the connections that were closed."""
-
-    def __init__(self) -> None:
-        self.aborted = 0
-
-    def abort(self) -> None:
-        self.aborted += 1
+from tests.support.played_clients import Panic, PlayedClient, play_job
 
 
 async def test_a_request_that_cannot_be_answered_delays_no_other() -> None:
-    responder: Any = Responder()
+    client = PlayedClient()
     answered: list[Job] = []
 
     def finish(job: Job) -> None:
@@ -40,14 +21,10 @@ async def test_a_request_that_cannot_be_answered_delays_no_other() -> None:
         if len(answered) in {1, 3}:
             raise RuntimeError("an internal error")
 
-    def job() -> Job:
-        x = {"x": np.ones((1, 2), np.float32)}
-        return Job(InferenceCall(), Plan(["y"]), x, responder, 1.0)
-
     runs = ModelRuns(lambda _, feeds: [feeds["x"]])
     limits = BatchLimits(rows=2, turn_rows=2, turn_elements=4)
     turns = Turns(runs, limits, finish, hand_over=answered.append)
-    jobs = [job() for _ in range(5)]
+    jobs = [play_job(client) for _ in range(5)]
     jobs[2].answered = True  # at its timeout
     for item in jobs:
         turns.add(item)
@@ -56,8 +33,8 @@ async def test_a_request_that_cannot_be_answered_delays_no_other() -> None:
     assert len(turns.waiting) == 0
     assert set(answered) == set(jobs)
     assert len(answered) == len(jobs)
-    assert responder.aborted == 2
-    turns.add(job())
+    assert client.aborted == 2
+    turns.add(play_job(client))
     await asyncio.sleep(0)
     assert len(answered) == 6
 
@@ -70,9 +47,7 @@ async def test_a_request_that_is_handed_over_waits_as_if_it_had_not_run() -> Non
 
     limits = BatchLimits(rows=2, turn_rows=2, turn_elements=4)
     turns = Turns(ModelRuns(fail), limits, handed.append, hand_over=handed.append)
-    x = {"x": np.ones((1, 2), np.float32)}
-    responder: Any = Responder()
-    jobs = [Job(InferenceCall(), Plan(["y"]), x, responder, 1.0) for _ in range(2)]
+    jobs = [play_job() for _ in range(2)]
     for job in jobs:
         turns.add(job)
     for _ in range(100):  # turns of the event loop, more than enough
@@ -80,6 +55,30 @@ async def test_a_request_that_is_handed_over_waits_as_if_it_had_not_run() -> Non
     assert [(job.started, job.finished, job.error, job.ran) for job in handed] == [
         (0.0, 0.0, None, {})
     ] * len(jobs)
+
+
+async def test_a_request_that_cannot_be_handed_over_fails_alone() -> None:
+    handed: list[Job] = []
+    done: list[Job] = []
+
+    def fail(_: Any, __: Any) -> Any:
+        raise ValueError("one of them is at fault")
+
+    def hand_over(job: Job) -> None:
+        if job is jobs[0]:
+            raise MemoryError("no space")
+        handed.append(job)
+
+    limits = BatchLimits(rows=2, turn_rows=2, turn_elements=4)
+    turns = Turns(ModelRuns(fail), limits, done.append, hand_over=hand_over)
+    jobs = [play_job() for _ in range(2)]
+    for job in jobs:
+        turns.add(job)
+    for _ in range(100):  # turns of the event loop, more than enough
+        await asyncio.sleep(0)
+    assert (handed, done) == (jobs[1:], jobs[:1])
+    assert jobs[0].state is JobState.DONE
+    assert jobs[0].error is not None
 
 
 async def test_requests_that_cannot_be_joined_run_in_the_thread(
@@ -93,9 +92,7 @@ async def test_requests_that_cannot_be_joined_run_in_the_thread(
     limits = BatchLimits(rows=2, turn_rows=2, turn_elements=4)
     runs = ModelRuns(lambda _, feeds: [feeds["x"]])
     turns = Turns(runs, limits, done.append, hand_over=handed.append)
-    x = {"x": np.ones((1, 2), np.float32)}
-    responder: Any = Responder()
-    jobs = [Job(InferenceCall(), Plan(["y"]), x, responder, 1.0) for _ in range(3)]
+    jobs = [play_job() for _ in range(3)]
     with monkeypatch.context() as patch:
         patch.setattr(Job, "joins", fail)
         for job in jobs[:2]:
@@ -109,10 +106,6 @@ async def test_requests_that_cannot_be_joined_run_in_the_thread(
     assert done == jobs[1:]
 
 
-class Panic(BaseException):
-    """What native code raises, which is no `Exception`."""
-
-
 def raising(error: BaseException) -> tuple[Turns, list[Job], list[Job], list[Job]]:
     """Return turns in which the run of the first of three requests raises `error`.
 
@@ -120,7 +113,6 @@ def raising(error: BaseException) -> tuple[Turns, list[Job], list[Job], list[Job
     """
     done: list[Job] = []
     handed: list[Job] = []
-    responder: Any = Responder()
 
     def run(_: Any, feeds: dict[str, Any]) -> Any:
         if 0 in feeds["x"]:
@@ -129,10 +121,7 @@ def raising(error: BaseException) -> tuple[Turns, list[Job], list[Job], list[Job
 
     limits = BatchLimits(rows=1, turn_rows=1, turn_elements=4)
     turns = Turns(ModelRuns(run), limits, done.append, hand_over=handed.append)
-    jobs = [
-        Job(InferenceCall(), Plan(["y"]), {"x": np.full((1, 2), value)}, responder, 1.0)
-        for value in range(3)
-    ]
+    jobs = [play_job(value=value) for value in range(3)]
     for job in jobs:
         turns.add(job)
     return turns, jobs, done, handed

@@ -5,13 +5,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Self, cast
 
 import numpy as np
 import pytest
-from enginewright_runtime.core.request_errors import RequestError
 from enginewright_serving.server.api.grpc.responder import GrpcResponder
 from enginewright_serving.server.api.http_responder import HttpResponder
 from enginewright_serving.server.inference import runs as model_runs
@@ -31,68 +29,40 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
+from tests.support.played_clients import Plan, PlayedClient, PlayedHealth, play_job
+
 pytestmark = pytest.mark.asyncio(loop_factories=["real"])  # threads take part
 
 SECRET = "a detail for the log only"
 
 
-@dataclass
-class Plan:
-    outputs: list[str]
-    timeout: float = 5.0
-    priority: int = 3
-    outside: bool = False
-    has_run: bool = True
+class Client(PlayedClient):
+    """A client that gets back what it sent."""
 
-
-class Responder:
-    """Records what one client is sent."""
-
-    def __init__(self) -> None:
-        self.sent: list[int] = []
-        self.messages: list[str] = []
-        self.released = False
-
+    @override
     def succeed(self, job: Job) -> None:
+        super().succeed(job)
         assert job.arrays is not None
         np.testing.assert_array_equal(job.arrays[0], job.feeds["x"])
-        self.sent.append(200)
-
-    def fail(self, error: RequestError) -> None:
-        self.sent.append(error.status)
-        self.messages.append(error.message)
-
-    def release(self) -> None:
-        self.released = True
-
-    def abort(self) -> None:
-        raise AssertionError("no error in answering is expected")
-
-
-class Health:
-    """Takes note of runs."""
-
-    def record(self, *, succeeded: bool) -> None:
-        """Do nothing."""
 
 
 class Bench:
     """A worker whose first run takes as long as a test wants."""
 
-    def __init__(self, limits: BatchLimits) -> None:
+    def __init__(self, limits: BatchLimits, capacity: int = 64) -> None:
         self.metrics = Metrics("m", "r1")
         self.results = InferenceResults(self.metrics, 60.0)
-        self.results.observe_runs(cast("Any", Health()), ComputeBuckets())
+        self.results.observe_runs(cast("Any", PlayedHealth()), ComputeBuckets())
         self._end = threading.Event()
         self._begun = threading.Event()
         self.raises: BaseException | None = None
         self.judge: Callable[[], Fault] = lambda: Fault.SERVER
         self.lost: list[str] = []
         self.worker = InferenceWorker(
-            *(self._run, self._judge, 64, limits, 1, self.results.finish),
+            *(self._run, self._judge, capacity, limits, 1, self.results.finish),
             lambda: self.lost.append(threading.current_thread().name),
         )
-        self.jobs: list[tuple[Job, Responder]] = []
+        self.jobs: list[tuple[Job, Client]] = []
 
     def __enter__(self) -> Self:
         self.submit(1)
@@ -103,14 +73,15 @@ class Bench:
         self._end.set()
 
     def submit(
-        self, value: float, plan: Plan | None = None, width: int = 2, *, copy: bool = False
+        self,
+        value: float,
+        plan: Plan | None = None,
+        width: int = 2,
+        call: InferenceCall | None = None,
     ) -> Job:
-        call, responder = InferenceCall(), Responder()
-        call.copy = copy
-        x = np.full((1, width), value, np.float32)
-        given: Any = responder
-        job = Job(call, plan or Plan(["y"]), {"x": x}, given, time.monotonic())
-        self.jobs.append((job, responder))
+        client = Client()
+        job = play_job(client, value, plan=plan, call=call, width=width)
+        self.jobs.append((job, client))
         self.worker.submit(job)
         return job
 
@@ -121,7 +92,8 @@ class Bench:
             while self.worker.outstanding:
                 assert not self.lost
                 await asyncio.sleep(0.001)
-        return [responder.sent for _, responder in self.jobs]
+        assert not any(client.aborted for _, client in self.jobs)
+        return [client.sent for _, client in self.jobs]
 
     def _run(self, _outputs: list[str], feeds: dict[str, Any]) -> list[Any]:
         self._begun.set()
@@ -141,7 +113,7 @@ BATCHES = [BatchLimits(), BatchLimits(rows=4), BatchLimits(rows=4, delay=0.002)]
 async def test_a_request_that_expires_in_the_queue_leaves_it_whole(limits: BatchLimits) -> None:
     with Bench(limits) as bench:
         bench.submit(2)
-        late = bench.submit(3, Plan(["y"]))
+        late = bench.submit(3, Plan())
         bench.submit(4)
         assert bench.worker.depth == 3
         bench.results.expire(late)
@@ -153,16 +125,34 @@ async def test_a_request_that_expires_in_the_queue_leaves_it_whole(limits: Batch
 
 async def test_a_golden_inference_that_expires_while_it_is_deferred_leaves_the_queue() -> None:
     with Bench(BatchLimits()) as bench:
-        call, responder = InferenceCall(), Responder()
-        call.reserved, call.defer = True, 60.0
-        given: Any = responder
-        job = Job(call, Plan(["y"]), {"x": np.ones((1, 2))}, given, time.monotonic())
+        client = Client()
+        job = play_job(client, call=InferenceCall(reserved=True, defer=60.0))
         bench.worker.submit(job)
         assert bench.worker.outstanding == 2
         bench.results.expire(job)
         assert bench.worker.outstanding == 1
-        assert (responder.sent, responder.released) == ([504], True)
+        assert (client.sent, client.released) == ([504], True)
         assert await bench.answer_all() == [[200]]
+
+
+async def test_an_idle_thread_that_takes_a_golden_inference_makes_no_room_for_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    look, looks = JobQueue._next, threading.Event()
+
+    def look_later(queue: JobQueue) -> Any:
+        return look(queue) if looks.is_set() else None
+
+    monkeypatch.setattr(JobQueue, "_next", look_later)
+    bench = Bench(BatchLimits(), capacity=2)
+    bench.submit(1, call=InferenceCall(reserved=True, defer=1e-9))
+    for value in (2, 3):
+        assert not bench.worker.full
+        bench.submit(value)
+    assert bench.worker.full, "the thread is about to take the golden inference"
+    looks.set()
+    bench.worker.stop_deferring()
+    assert await bench.answer_all() == [[200]] * 3
 
 
 ACTIONS = st.sampled_from(["submit", "submit other sizes", "expire", "leave", "give up"])
@@ -178,7 +168,7 @@ async def test_every_request_is_answered_once(
         waiting: list[Job] = []
         for action, number in actions:
             if action.startswith("submit"):
-                plan = Plan(["y"], priority=1 + number % 5)
+                plan = Plan(priority=1 + number % 5)
                 job = bench.submit(number, plan, width=2 if action == "submit" else 3)
                 expected[job] = [200]
                 waiting.append(job)
@@ -237,6 +227,16 @@ async def test_an_error_while_a_batch_is_formed_fails_its_requests_only(
         patch.undo()
         bench.submit(4)
         assert (await bench.answer_all())[-1] == [200]
+
+
+async def test_a_late_request_whose_batch_cannot_be_formed_is_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Bench(BatchLimits(rows=4)) as bench, monkeypatch.context() as patch:
+        patch.setattr(Job, "joins", fails(MemoryError(SECRET)))
+        bench.submit(2).deadline = time.monotonic() - 1.0
+        bench.submit(3)
+        assert await bench.answer_all() == [[200], [504], [200]]
 
 
 def check_unexpected(caplog: pytest.LogCaptureFixture, bench: Bench) -> None:
@@ -344,8 +344,7 @@ async def test_charge_is_released_with_the_connection() -> None:
 async def test_a_request_that_expires_after_a_thread_has_taken_it_keeps_its_inputs() -> None:
     queue = JobQueue(BatchLimits(rows=4), 1)
     results = InferenceResults(Metrics("m", "r1"), 60.0)
-    given: Any = Responder()
-    jobs = [Job(InferenceCall(), Plan(["y"]), {"x": np.ones((1, 2))}, given, 1.0) for _ in range(2)]
+    jobs = [play_job() for _ in range(2)]
     for job in jobs:
         queue.put(job)
     assert queue.take(0) == jobs
@@ -447,9 +446,9 @@ async def test_run_counts_though_its_first_request_expires(monkeypatch: pytest.M
 
 async def test_a_run_counts_though_a_copy_of_a_request_is_its_first() -> None:
     with Bench(BatchLimits(rows=4)) as bench:
-        bench.submit(2, copy=True)
+        bench.submit(2, call=InferenceCall(copy=True))
         for value in (3, 4):  # of the priority that copies have
-            bench.submit(value, Plan(["y"], priority=LOWEST))
+            bench.submit(value, Plan(priority=LOWEST))
         assert await bench.answer_all() == [[200]] * 4
         assert {size: n for size, (n, _) in bench.metrics.runs.succeeded.items()} == {
             1: 1,

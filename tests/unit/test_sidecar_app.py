@@ -130,7 +130,8 @@ class Client:
     def __init__(self) -> None:
         self.answers: list[HttpResponse] = []
 
-    def respond(self, response: HttpResponse) -> None:
+    def respond(self, request: HttpRequest, response: HttpResponse) -> None:
+        assert request.replaceable, "it waits for its answer"
         self.answers.append(response)
 
 

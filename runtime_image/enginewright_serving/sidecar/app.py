@@ -98,14 +98,16 @@ class SidecarApp(HttpApplication[Connection]):
             case _:
                 answer = self._exposed
         request.replaceable = True  # the server is asked first
-        task = asyncio.create_task(self._respond(connection, answer))
+        task = asyncio.create_task(self._respond(connection, request, answer))
         self._answering[connection] = task
         return None
 
-    async def _respond(self, connection: Connection, answer: "_Shared") -> None:
+    async def _respond(
+        self, connection: Connection, request: HttpRequest, answer: "_Shared"
+    ) -> None:
         response = await answer.get()
         self._answering.pop(connection, None)  # first: it may ask again
-        connection.respond(response)
+        connection.respond(request, response)
 
     def _encode_verdict(self) -> HttpResponse:
         verdict = self._pod_state.verdict()

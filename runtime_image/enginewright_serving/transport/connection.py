@@ -115,6 +115,7 @@ class Connection(TimedConnection):
 
     @override
     def buffer_updated(self, nbytes: int) -> None:
+        self._received += nbytes
         if self._body_view is not None and self._request is not None:
             self._filled += nbytes
             self._body_arrived(self._request)
@@ -129,6 +130,15 @@ class Connection(TimedConnection):
         else:
             self._turns_since = NEVER
             self._consume(self._buffer, self._view, 0, nbytes)
+
+    @override
+    def eof_received(self) -> bool:
+        if (
+            self._transport is not None
+        ):  # it closes once what it has is sent, without a further callback
+            while piece := self._outgoing.next_piece():
+                self._transport.write(piece)
+        return super().eof_received()
 
     @override
     def pause_writing(self) -> None:
@@ -156,16 +166,20 @@ class Connection(TimedConnection):
 
     # Called by the application.
 
-    def respond(self, response: HttpResponse) -> None:
-        """Answer the request that `HttpApplication.serve` accepted; no-op if the client is gone."""
-        if self._state is BUSY:
+    def respond(self, request: HttpRequest, response: HttpResponse) -> None:
+        """Answer a request that `HttpApplication.serve` accepted; no-op if it was answered, or its client is gone."""
+        if self._owes(request):
             self._turns_since = NEVER
             self._write(response)
             self._continue()
 
-    def reserve(self, response: HttpResponse) -> bool:
+    def _owes(self, request: HttpRequest) -> bool:
+        """Whether the answer to `request` is due, not that of another one of the client's."""
+        return self._state is BUSY and self._request is request
+
+    def reserve(self, request: HttpRequest, response: HttpResponse) -> bool:
         """Charge a large response before it is sent; return False if there is no space for it."""
-        if response.length <= JOINED_BYTES or self._state is not BUSY:
+        if response.length <= JOINED_BYTES or not self._owes(request):
             return True
         self._outgoing.is_exempt = self._incoming.is_exempt
         return self._outgoing.reserve(response)
@@ -521,6 +535,7 @@ class Connection(TimedConnection):
         sending side is closed, and input is discarded for a while. TLS always does that.
         """
         self._state = CLOSING
+        self._overhead = None
         self._pending = b""
         self._since = now
         if linger and transport.can_write_eof() and not transport.is_closing():

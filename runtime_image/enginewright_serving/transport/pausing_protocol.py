@@ -12,6 +12,7 @@ from enginewright_serving.transport.answered import client_address
 from enginewright_serving.transport.eviction import WaitsFor
 from enginewright_serving.transport.input_turns import InputTurns
 from enginewright_serving.transport.settings import AGE_JITTER, TransportSettings
+from enginewright_serving.transport.tls_overhead import TlsOverhead
 
 NEVER: Final = float("inf")
 
@@ -27,6 +28,8 @@ class PausingProtocol(asyncio.BufferedProtocol):
         self._turns = turns
         self._reading_paused = False
         self._transport: asyncio.Transport | None = None
+        self._overhead: TlsOverhead | None = None  # over TLS, until input is discarded
+        self._received = 0  # bytes of data
         self._expires = NEVER
         self._pending = b""  # incomplete, or arrived before it was its turn
         self._pending_at = 0  # bytes of it that have been processed
@@ -51,10 +54,25 @@ class PausingProtocol(asyncio.BufferedProtocol):
         # writing pauses as soon as the kernel's buffer is full; over TLS, which has another buffer behind it,
         # not yet for the end of the handshake
         stream.set_write_buffer_limits(0 if stream.can_write_eof() else _TLS_RECORD, 0)
+        if not stream.can_write_eof():
+            self._overhead = TlsOverhead(stream)
         # at different times, so that clients that connected together do not reconnect together
         spread = random.uniform(1 - AGE_JITTER, 1 + AGE_JITTER)  # noqa: S311 - no secret
         self._expires = now + self._settings.connection_age * spread
         return stream
+
+    def check(self, now: float) -> None:
+        """Close the connection if it exceeds a limit; `now` is `time.monotonic()`."""
+        if self._transport is None:
+            return
+        if self._overhead is None or self._overhead.is_usual(self._received):
+            self._check_time(self._transport, now)
+        else:
+            self._transport.abort()
+
+    @abstractmethod
+    def _check_time(self, transport: asyncio.Transport, now: float) -> None:
+        """Close the connection if it exceeds a time limit."""
 
     def _yield(self) -> None:
         self._yielded = True

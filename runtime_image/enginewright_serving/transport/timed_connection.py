@@ -5,6 +5,8 @@ import enum
 from abc import abstractmethod
 from typing import Final
 
+from typing_extensions import override
+
 from enginewright_serving.transport.account import Holding
 from enginewright_serving.transport.eviction import IDLE_SECONDS, SILENT_SECONDS, WaitsFor
 from enginewright_serving.transport.input_turns import InputTurns
@@ -48,10 +50,10 @@ class TimedConnection(PausingProtocol):
         self._writing_paused = False
         self._request = None
 
-    def check(self, now: float) -> None:
-        """Close the connection if it exceeds a time limit; `now` is `time.monotonic()`."""
-        transport, settings = self._transport, self._settings
-        if transport is None or self._state is BUSY:
+    @override
+    def _check_time(self, transport: asyncio.Transport, now: float) -> None:
+        settings = self._settings
+        if self._state is BUSY:
             return
         if arriving := self._incoming.progress:
             if not arriving.update(now, self._filled):

@@ -142,7 +142,7 @@ class ServerApp(ReportingApplication):
                 return None
             if request.route is ServedResource.METRICS:
                 request.replaceable = True
-                self._scrapes.take(connection)
+                self._scrapes.take(connection, request)
                 return None
             if request.route is ServedResource.SHADOW:
                 return self.copies.answer(request.target)

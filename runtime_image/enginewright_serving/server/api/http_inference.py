@@ -127,7 +127,7 @@ class HttpInference:
         if request.abandoned:
             self._app.release(request)
         else:
-            connection.respond(response)
+            connection.respond(request, response)
 
     def _submit(
         self,

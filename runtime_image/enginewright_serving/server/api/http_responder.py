@@ -89,15 +89,15 @@ class HttpResponder:
         self._send(compressed.result(), plain)
 
     def _send(self, response: HttpResponse, plain: HttpResponse) -> None:
-        if not self._connection.reserve(response):
+        if not self._connection.reserve(self._request, response):
             raise busy("too many bytes of responses are in flight")
-        self._connection.respond(response)
+        self._connection.respond(self._request, response)
         if self._copied is not None:
             self._answering.copies.add(self._copied, self._request.json_length, plain)
 
     def fail(self, error: RequestError) -> None:
         """Send an error."""
-        self._connection.respond(error_response(error))
+        self._connection.respond(self._request, error_response(error))
 
     def release(self) -> None:
         """Release the memory that is charged for the request."""

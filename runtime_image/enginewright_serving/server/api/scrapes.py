@@ -6,7 +6,7 @@ from typing import Final
 
 from enginewright_serving.transport.connection import Connection
 from enginewright_serving.transport.input_turns import InputTurns
-from enginewright_serving.transport.message import HttpResponse
+from enginewright_serving.transport.message import HttpRequest, HttpResponse
 
 _AT_ONCE: Final = 16  # answers in one turn of the event loop
 
@@ -17,13 +17,15 @@ class Scrapes:
     def __init__(self, turns: InputTurns, expose: Callable[[], HttpResponse]) -> None:
         self._turns = turns
         self._expose = expose
-        self._waiting: deque[Connection] = deque()
-        self._answered: deque[Connection] = deque()  # that waited when the answer was built
+        self._waiting: deque[tuple[Connection, HttpRequest]] = deque()
+        self._answered: deque[tuple[Connection, HttpRequest]] = (
+            deque()
+        )  # that waited when the answer was built
         self._answer: HttpResponse | None = None
 
-    def take(self, connection: Connection) -> None:
+    def take(self, connection: Connection, request: HttpRequest) -> None:
         """Answer a connection's request when it is its turn."""
-        self._waiting.append(connection)
+        self._waiting.append((connection, request))
         if len(self._waiting) == 1 and not self._answered:
             self._turns.take(self._proceed)
 
@@ -33,7 +35,8 @@ class Scrapes:
             self._answered, self._waiting = self._waiting, self._answered
         answer, answered = self._answer, self._answered
         for _ in range(min(len(answered), _AT_ONCE)):
-            answered.popleft().respond(answer)
+            connection, request = answered.popleft()
+            connection.respond(request, answer)
         if not answered:
             self._answer = None
         if answered or self._waiting:

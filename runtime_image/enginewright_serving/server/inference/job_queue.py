@@ -5,7 +5,7 @@ batches are worthwhile. A lock guards the queues, and its holder may read waitin
 them. Golden inferences that may be deferred wait until no request would be delayed.
 
 A run beside others takes longer. So that times can be compared, a golden inference runs alone, as at startup, and so
-does a request now and then.
+does a request now and then, unless a waiting request would then begin too late.
 """
 
 import math
@@ -38,6 +38,7 @@ class JobQueue:
         self._alone: dict[int, bool] = {}  # whether a current run, by thread, has been alone so far
         # the only thread that may begin a run, since it must be alone, or waits for requests to join
         self._only: int | None = None
+        self._only_until = math.inf  # when the next waiting request must begin nevertheless
         self._beside = 0  # runs of requests beside others since the last one that was alone
         self._last_alone = 0.0  # when that one ended
         self._last_seconds = 0.0  # duration of the last run
@@ -57,17 +58,28 @@ class JobQueue:
         """The number of deferred jobs."""
         return len(self._deferred)
 
+    @property
+    def patient(self) -> int:
+        """The number of deferred jobs that no thread takes before those that wait."""
+        now = time.monotonic()
+        with self._changed:
+            return sum(not self._is_overdue(job, now) for job in self._deferred)
+
     # In the event loop.
 
     def put(self, job: Job) -> None:
         """Queue `job`, or keep it for an idle moment if it may be deferred."""
         with self._changed:
-            job.move(JobState.QUEUED)
             if job.latest:
                 self._deferred.append(job)
             else:
                 self._waiting.add(job)
-            self._changed.notify(self._woken)
+            job.move(JobState.QUEUED)  # once nothing else can fail, so that its owner can answer it
+            if self._only is None:
+                self._changed.notify(self._woken)
+            else:  # each thread may have to end that
+                self._only_until = min(self._only_until, self._latest_begin(job))
+                self._changed.notify_all()
 
     def has_below(self, priority: int) -> bool:
         """Whether a job of a lower priority waits."""
@@ -135,6 +147,10 @@ class JobQueue:
             elif self._only is not None:
                 self._changed.notify_all()
 
+    def _let_only(self, thread: int) -> None:
+        self._only = thread
+        self._only_until = min(map(self._latest_begin, self._waiting), default=math.inf)
+
     def _let_all_begin(self) -> None:
         self._only = None
         self._changed.notify_all()
@@ -144,9 +160,11 @@ class JobQueue:
 
     def _next(self) -> list[Job] | float | None:
         """Return the next job, or the seconds after which to ask again, or None to wait until the queue changes."""
-        if self._only is not None:
-            return None
         now = time.monotonic()
+        if self._only is not None:
+            if now < self._only_until:
+                return None if self._only_until == math.inf else self._only_until - now
+            self._let_all_begin()
         if self._deferred and (overdue := self._find_overdue(now)) is not None:
             return self._undefer(overdue)
         if self._waiting:
@@ -177,7 +195,7 @@ class JobQueue:
                 wait = wait_until - time.monotonic() if delay else 0.0
                 if wait <= 0:
                     break
-                self._only = thread
+                self._let_only(thread)
                 self._changed.wait(wait)
                 continue
             job = waiting[0]
@@ -205,12 +223,17 @@ class JobQueue:
         now = time.monotonic()
         if not self._shared or not (jobs[0].call.reserved or self._alone_is_due(now)):
             return
-        self._only = thread
         patience = max(_PATIENCE * self._last_seconds, _LEAST_PATIENCE)
-        patience = min(patience, min(map(self._latest_begin, jobs)) - now)  # none expires for it
-        if not self._changed.wait_for(lambda: not self._alone, max(0.0, patience)):
+        until = min(now + patience, *map(self._latest_begin, jobs))  # none expires for it
+        self._let_only(thread)
+        while self._only == thread and self._alone:
+            left = min(until, self._only_until) - time.monotonic()
+            if left > 0:
+                self._changed.wait(left)
+            else:
+                self._let_all_begin()
+        if self._only != thread:
             self._beside = 0
-            self._let_all_begin()
 
     def _find_deferred_wait(self, now: float) -> float | None:
         """Return the seconds until the deferred jobs are checked again, if there are any."""
@@ -226,9 +249,12 @@ class JobQueue:
     def _find_overdue(self, now: float) -> Job | None:
         """Return a deferred job that waits no longer, if there is one, which may be behind others."""
         for job in self._deferred:
-            if not self._deferring or job.call.abandoned or job.latest <= now:
+            if self._is_overdue(job, now):
                 return job
         return None
+
+    def _is_overdue(self, job: Job, now: float) -> bool:
+        return not self._deferring or job.call.abandoned or job.latest <= now
 
     def _undefer(self, job: Job) -> list[Job]:
         jobs = [job]

@@ -36,6 +36,7 @@ class _Work(Generic[_T]):
     do: Callable[[], _T]
     done: Callable[[asyncio.Future[_T]], None]
     priority: int
+    ended: asyncio.Future[_T]  # made first: once a request waits, its end needs no memory
     gives_way: bool
     queued: float = field(default_factory=time.monotonic)
     timer: asyncio.TimerHandle | None = None
@@ -79,10 +80,11 @@ class RequestThreads:
         """If the queue is full, refuse a waiting request of a lower priority; raise RequestError 503 if there is none."""
         if not self._stays_full():
             return
+        refusal = busy(f"{self._who} of a higher priority wait {self._purpose}")
         work = self._give_up(priority)
         if work is None:
             raise self._full()
-        self._end(work, busy(f"{self._who} of a higher priority wait {self._purpose}"))
+        self._end(work, refusal)
 
     def submit(
         self,
@@ -97,23 +99,24 @@ class RequestThreads:
         """Work on a request in a thread, unless its client leaves or `deadline` passes before.
 
         `done` is called in the event loop, at the `deadline` (`time.monotonic()`; 0 without one) if the work has
-        not begun. `gives_way`: another may get its place, see `make_room`. RuntimeError means that no thread could be
-        started; then the request does not wait.
+        not begun. `gives_way`: another may get its place, see `make_room`. RuntimeError or MemoryError means that no
+        thread could be started; then the request does not wait.
         """
         loop = asyncio.get_running_loop()
-        work = _Work(call, do, done, priority, gives_way=gives_way)
+        work = _Work(call, do, done, priority, loop.create_future(), gives_way=gives_way)
         if deadline:
             work.timer = loop.call_later(deadline - work.queued, self._expire, work)
-        self.outstanding += 1
+        start = object()
         with self._lock:
             self._queue.add(work)
+            self.outstanding += 1  # unless that has failed
             if len(self._working) == self._threads:
                 return
-            start = object()
-            self._working.add(start)
         try:
+            with self._lock:
+                self._working.add(start)
             self._executor.submit(self._run, loop, start)
-        except RuntimeError:  # such as at the limit of the process's threads
+        except (RuntimeError, MemoryError):  # such as at the limit of the process's threads
             if self._is_taken_back(work, start):
                 raise
 
@@ -155,24 +158,26 @@ class RequestThreads:
         return busy(f"{self.waiting} {self._who} wait {self._purpose}")
 
     def _expire(self, work: _Work[Any]) -> None:
+        late = RequestError(504, f"the request waited longer than its timeout {self._purpose}")
         with self._lock:
             waits = self._queue.discard(work)
         if waits:
-            message = f"the request waited longer than its timeout {self._purpose}"
-            self._end(work, RequestError(504, message))
+            self._end(work, late)
 
     def _end_abandoned(self, abandoned: list[_Work[Any]]) -> None:
         for work in abandoned:
-            self._end(work, _client_has_left())
+            try:
+                self._end(work, _client_has_left())
+            except Exception:  # noqa: BLE001 - it is one request's: the others end too
+                _log.exception("unexpected error while ending a request whose client has left")
 
     def _end(self, work: _Work[_T], error: RequestError) -> None:
-        ended: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        ended.set_exception(_client_has_left() if work.call.abandoned else error)
-        self._finish(work, ended)
+        work.ended.set_exception(_client_has_left() if work.call.abandoned else error)
+        self._finish(work)
 
-    def _finish(self, work: _Work[_T], ended: asyncio.Future[_T]) -> None:
+    def _finish(self, work: _Work[_T]) -> None:
         self._leave(work)
-        work.done(ended)
+        work.done(work.ended)
 
     def _leave(self, work: _Work[Any]) -> None:
         self.outstanding -= 1
@@ -183,17 +188,14 @@ class RequestThreads:
 
     def _run(self, loop: asyncio.AbstractEventLoop, start: object) -> None:
         work: _Work[Any] | None = None
-        ended: asyncio.Future[Any] | None = None
         while not loop.is_closed():  # else the process is exiting
             try:
                 # after an error, such as a lack of memory, the same request again: nothing else answers it
-                while work is not None or (work := self._next(loop, start)) is not None:
-                    if ended is None:
-                        ended = loop.create_future()
-                    if not ended.done():
-                        _do(work, ended)
-                    loop.call_soon_threadsafe(self._finish, work, ended)
-                    work = ended = None  # which an error in it refers to, by this frame
+                while work is not None or (work := self._next(start)) is not None:
+                    if not work.ended.done():
+                        _do(work)
+                    loop.call_soon_threadsafe(self._finish, work)
+                    work = None  # which an error in it refers to, by this frame
             except BaseException:  # noqa: BLE001 - the thread works on the next requests
                 if not loop.is_closed():
                     _log.exception("unexpected error while taking requests")
@@ -201,11 +203,9 @@ class RequestThreads:
             else:
                 return
 
-    def _next(self, loop: asyncio.AbstractEventLoop, start: object) -> _Work[Any] | None:
-        """Take the next work, whose client may leave before it begins; end `start` if there is none."""
+    def _next(self, start: object) -> _Work[Any] | None:
+        """Take the next work, whose client may have left; end `start` if there is none."""
         with self._lock:
-            if self._queue and self._queue[0].call.abandoned:
-                loop.call_soon_threadsafe(self._end_abandoned, self._queue.remove_abandoned())
             if self._queue:
                 self._queue.be_fair()
                 return self._queue.popleft()
@@ -213,7 +213,8 @@ class RequestThreads:
             return None
 
 
-def _do(work: _Work[_T], ended: asyncio.Future[_T]) -> None:
+def _do(work: _Work[Any]) -> None:
+    ended = work.ended
     try:
         if work.call.abandoned:
             ended.set_exception(_client_has_left())
@@ -221,7 +222,7 @@ def _do(work: _Work[_T], ended: asyncio.Future[_T]) -> None:
             ended.set_result(work.do())
     except BaseException as error:  # noqa: BLE001 - it fails one request, not the thread
         ended.set_exception(_as_exception(error))
-        del ended  # likewise
+        del ended, work  # likewise
 
 
 def _as_exception(error: BaseException) -> Exception:

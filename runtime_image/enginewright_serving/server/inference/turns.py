@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from enginewright_serving.server.inference.batching import BatchLimits
-from enginewright_serving.server.inference.job import Job, JobState, may_add
+from enginewright_serving.server.inference.job import Job, JobState, fail_all, may_add
 from enginewright_serving.server.inference.runs import ModelRuns
 from enginewright_serving.server.inference.waiting import Waiting
 
@@ -81,9 +81,17 @@ class Turns:
             self._finish(jobs)
         else:
             for job in jobs:
-                job.rows = 0
-                job.forget_run()
-                self._hand_over(job)
+                self._repeat(job)
+
+    def _repeat(self, job: Job) -> None:
+        """Have a thread run `job`, or fail it."""
+        try:
+            job.rows = 0
+            job.forget_run()
+            self._hand_over(job)
+        except Exception:  # noqa: BLE001 - such as no memory: nothing else answers it
+            fail_all([job], "handing over a request")
+            self._finish([job])
 
     def _measure(self, seconds: float) -> None:
         """Take note of a run; pause after too many long ones."""

@@ -77,8 +77,10 @@ class InferenceWorker:
     @property
     def full(self) -> bool:
         """Whether the queue has no capacity; an idle thread may not have dequeued its next job yet."""
-        queued_or_running = self.outstanding - self._queue.deferred
-        return self.depth >= self.capacity and queued_or_running > self.capacity
+        return self.depth >= self.capacity and (
+            # an overdue golden inference is the next job of an idle thread
+            self.outstanding - self._queue.patient > self.capacity
+        )
 
     @property
     def outstanding(self) -> int:

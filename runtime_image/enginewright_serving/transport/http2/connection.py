@@ -118,6 +118,7 @@ class Http2Connection(PausingProtocol):
 
     @override
     def buffer_updated(self, nbytes: int) -> None:
+        self._received += nbytes
         if self._state is _Http2State.CLOSING:
             self._yield_turn()  # much input may have to be discarded
             return
@@ -163,11 +164,10 @@ class Http2Connection(PausingProtocol):
 
     # Called by the application.
 
-    def check(self, now: float) -> None:
-        """End requests, responses and the connection at their time limits (`time.monotonic()`)."""
-        transport, session = self._transport, self._session
-        if transport is None:
-            return
+    @override
+    def _check_time(self, transport: asyncio.Transport, now: float) -> None:
+        """End requests, responses and the connection at their time limits."""
+        session = self._session
         if self._state is _Http2State.CLOSING or not session.begun:
             if now > self._deadline:
                 transport.abort()
@@ -393,6 +393,7 @@ class Http2Connection(PausingProtocol):
     def _close(self, transport: asyncio.Transport) -> None:
         """Close the sending side once everything is written, as `Connection._close` does with `linger`."""
         self._state = _Http2State.CLOSING
+        self._overhead = None
         self._pending = b""
         self._deadline = time.monotonic() + self._settings.linger_seconds
         if unsent := transport.get_write_buffer_size():
