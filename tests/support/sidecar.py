@@ -16,6 +16,8 @@ import onnx
 from enginewright_contract.manifest import MANIFEST_NAME, Manifest, TensorSpec
 from enginewright_contract.task import Promise, ServeTask, ShapeProfile
 from enginewright_contract.verdict import Check, CheckVerdict, Verdict
+from enginewright_runtime.core.paths import Paths
+from enginewright_serving.probe_token import read_or_create
 from enginewright_serving.sidecar.settings import INTERVALS
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -24,7 +26,7 @@ from typing_extensions import override
 from tests.support.forked import end, pod_process
 from tests.support.ports import free_port
 from tests.support.preparing import Workplace
-from tests.support.serving import Answer, Feeds, Wire, write_artifact
+from tests.support.serving import Answer, Feeds, Server, Wire, write_artifact
 from tests.support.waiting import Deadline
 
 READY_SECONDS = 30.0
@@ -79,6 +81,13 @@ def prepare_served(
     key = outcome.report.published.key
     assert place.fetch_artifact(key, backend).code == 0
     return ServeTask(model="m", revision="r1", prepared_key=key, backend=backend)
+
+
+def share_token(server: Server, root: Path) -> None:
+    """Let the sidecar of another folder be one of the server's own."""
+    token = Paths.under(root).probe_token
+    token.parent.mkdir(parents=True, exist_ok=True)
+    token.write_text(read_or_create(Paths.under(server.root).probe_token))
 
 
 def promising(task: ServeTask, policy: str, **shares: float) -> ServeTask:
