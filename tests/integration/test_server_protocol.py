@@ -1,5 +1,6 @@
 """The protocol as clients see it: Triton's own client and JSON against the real server."""
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from tests.support.serving import (
     tensor,
     write_artifact,
 )
+from tests.support.shared import share_server
 
 KINDS = {
     "BOOL": (TensorProto.BOOL, np.array([[True, False, True]])),
@@ -59,11 +61,7 @@ def echo_feeds() -> Feeds:
     return {f"in_{name}": array for name, (_, array) in KINDS.items()}
 
 
-@pytest.fixture(scope="module")
-def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    root = tmp_path_factory.mktemp("echo")
-    with Server(root, write_artifact(root, echo_model(), [echo_feeds()])) as server:
-        yield server
+echo = share_server(echo_model, echo_feeds())
 
 
 @pytest.fixture(scope="module")
@@ -411,11 +409,6 @@ def test_a_shape_outside_the_profile_is_counted(linear: Server) -> None:
     assert linear.metric("enginewright_out_of_profile_total") == before + 1
 
 
-def metric(server: Server, series: str) -> float:
-    lines = server.get("/metrics").body.decode().splitlines()
-    return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(series)), 0.0)
-
-
 def test_the_metrics_have_the_names_that_alerts_hang_on(linear: Server) -> None:
     labels = 'model="m",revision="r1"'
     ok = f'enginewright_requests_total{{code="200",{labels}}}'
@@ -435,6 +428,8 @@ def test_the_metrics_have_the_names_that_alerts_hang_on(linear: Server) -> None:
 def test_execution_reports_the_placement(linear: Server) -> None:
     reported = linear.get("/v2/models/m/execution").json()
     execution = Execution.model_validate(reported)
+    contract = json.loads(execution.model_dump_json(exclude_none=True))
+    assert reported == contract | {"details": reported["details"]}
     assert execution.placement.nodes == {"CPUExecutionProvider": 2}
     assert (execution.placement.elsewhere, execution.placement.context_nodes) == ((), ())
     assert (execution.backend, execution.provider) == ("cpu", "CPUExecutionProvider")
@@ -483,19 +478,28 @@ def test_the_first_run_of_a_shape_is_left_out() -> None:
     )
 
 
+lookup = share_server(
+    lambda: parse_text(
+        "(int64[n] index) => (float[n] y) { y = Gather(table, index) }",
+        initializer("table", [1, 2, 3]),
+    ),
+    {"index": np.array([0, 2])},
+)
+
+
 # fault: Latency | requests that all differ in shape, hence untimed, look like an idle pod | the
 #   server counts them apart | at once
-def test_runs_that_are_not_timed_are_counted_all_the_same(tmp_path: Path) -> None:
+def test_runs_that_are_not_timed_are_counted_all_the_same(lookup: Server) -> None:
     """Clients whose requests all differ in shape ask as much as others do."""
-    clash = parse_text("(float[n] x, float[m] z) => (float[k] y) { y = Add(x, z) }")
-    task = write_artifact(tmp_path, clash, [dict.fromkeys("xz", np.ones(4, np.float32))])
-    with Server(tmp_path, task) as server:
-        for sizes, status in (((5, 5), 200), ((6, 6), 200), ((7, 6), 400)):
-            x, z = (np.ones(size, np.float32) for size in sizes)
-            assert server.post(json_inputs(x=x, z=z)).status == status
-        reported = buckets(server).values()
-        assert sum(bucket.untimed for bucket in reported) == 3
-        assert not any(bucket.count for bucket in reported)
+
+    def read_counts() -> tuple[int, int]:
+        reported = buckets(lookup).values()
+        return sum(item.untimed for item in reported), sum(item.count for item in reported)
+
+    untimed, timed = read_counts()
+    for size, index, status in ((5, 0, 200), (6, 0, 200), (7, 99, 400)):
+        assert lookup.post(json_inputs(index=np.full(size, index))).status == status
+    assert read_counts() == (untimed + 3, timed)
 
 
 # fault: Latency | a percentile of mixed shapes or of too few runs | one shape; absent below 100
@@ -560,18 +564,12 @@ def test_a_path_may_be_written_in_other_ways(linear: Server, path: str) -> None:
     assert linear.get(path).json() == {"live": True}
 
 
-def test_an_input_that_the_model_itself_refuses_is_the_clients_fault(tmp_path: Path) -> None:
-    lookup = parse_text(
-        "(int64[n] index) => (float[n] y) { y = Gather(table, index) }",
-        initializer("table", [1, 2, 3]),
-    )
-    task = write_artifact(tmp_path, lookup, [{"index": np.array([0, 2])}])
-    with Server(tmp_path, task) as server:
-        answer = server.post(json_inputs(index=np.array([99])))
-        assert answer.status == 400
-        assert "idx=99 must be within" in answer.json()["error"]
-        assert "/onnxruntime_src" not in answer.json()["error"]
-        assert server.post(json_inputs(index=np.array([2]))).status == 200
+def test_an_input_that_the_model_itself_refuses_is_the_clients_fault(lookup: Server) -> None:
+    answer = lookup.post(json_inputs(index=np.array([99])))
+    assert answer.status == 400
+    assert "idx=99 must be within" in answer.json()["error"]
+    assert "/onnxruntime_src" not in answer.json()["error"]
+    assert lookup.post(json_inputs(index=np.array([2]))).status == 200
 
 
 def test_a_model_of_real_life(tmp_path: Path) -> None:
