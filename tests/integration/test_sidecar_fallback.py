@@ -36,12 +36,12 @@ def build_mixed() -> Any:
 
 
 @pytest.fixture(scope="module")
-def partial(
-    openvino_python: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, ServeTask]:
-    """The mixed model, prepared for OpenVINO by the real stages."""
+def partial(openvino_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Run the server of the mixed model, prepared for OpenVINO by the real stages."""
     root = tmp_path_factory.mktemp("partial")
-    return root, prepare_served(root, build_mixed(), backend="openvino", python=openvino_python)
+    task = prepare_served(root, build_mixed(), backend="openvino", python=openvino_python)
+    with Server(root, task, python=openvino_python) as server:
+        yield server
 
 
 @contextmanager
@@ -56,18 +56,10 @@ def pod(
         yield server, sidecar
 
 
-@pytest.fixture
-def copied(partial: tuple[Path, ServeTask], tmp_path: Path) -> ServeTask:
-    root, task = partial
-    shutil.copytree(root / "artifact", tmp_path / "artifact")
-    (tmp_path / "dev").mkdir()
-    return task
-
-
 def test_a_part_elsewhere_is_never_ready_under_forbid_and_named(
-    copied: ServeTask, openvino_python: Path, tmp_path: Path
+    partial: Server, openvino_python: Path
 ) -> None:
-    with pod(tmp_path, copied, openvino_python) as (_, sidecar):
+    with Sidecar(partial.root, partial.task, partial.port, python=openvino_python) as sidecar:
         placement = sidecar.until_state(Check.PLACEMENT, "failed")
         assert placement.reason is Reason.NODE_FALLBACK
         assert "determinant (Det)" in placement.message
@@ -90,16 +82,11 @@ def test_a_part_elsewhere_is_never_ready_under_forbid_and_named(
     [("Budget", 0.26, True), ("Budget", 0.24, False), ("Allow", None, True)],
 )
 def test_a_part_elsewhere_under_budget_and_allow(
-    copied: ServeTask,
-    openvino_python: Path,
-    tmp_path: Path,
-    policy: str,
-    share: float | None,
-    ready: bool,
+    partial: Server, openvino_python: Path, policy: str, share: float | None, ready: bool
 ) -> None:
     shares = {} if share is None else {"max_node_share": share}
-    task = promising(copied, policy, **shares)
-    with pod(tmp_path, task, openvino_python) as (_, sidecar):
+    task = promising(partial.task, policy, **shares)
+    with Sidecar(partial.root, task, partial.port, python=openvino_python) as sidecar:
         sidecar.until_state(Check.GOLDEN, "ok")
         sidecar.until(lambda: sidecar.verdict().fallback is not None, "placement known")
         assert sidecar.is_ready() is ready
@@ -137,10 +124,12 @@ def test_the_incident_whole_and_silent_on_the_cpu(gpu_python: Path, tmp_path: Pa
 
 
 def test_a_provider_refused_by_openvino_has_its_own_reason(
-    copied: ServeTask, openvino_python: Path, tmp_path: Path
+    partial: Server, openvino_python: Path, tmp_path: Path
 ) -> None:
+    shutil.copytree(partial.root / "artifact", tmp_path / "artifact")
+    (tmp_path / "dev").mkdir()
     before = asks_openvino_for(device_type="GPU")
-    task = promising(copied, "Allow")
+    task = promising(partial.task, "Allow")
     with pod(tmp_path, task, openvino_python, before) as (_, sidecar):
         sidecar.until_ready()
         assert sidecar.check(Check.PROVIDER).reason is Reason.PROVIDER_REFUSED
