@@ -223,7 +223,6 @@ class Proxy:
 
     def __init__(self, server_port: int) -> None:
         self.server_port = server_port
-        self.inference_port: int | None = None  # of another server, which then answers these
         self.delay = 0.0  # seconds added to each inference
         self.refusing: dict[str, int] = {}  # answered by a status: the end of a path
         self.saying: bytes | None = None  # to everything, with 200
@@ -292,12 +291,10 @@ class Proxy:
         for suffix, status in self.refusing.items():
             if request.path.endswith(suffix):
                 return status, [], b"{}"
-        inference = request.path.endswith("/infer")
-        port = self.inference_port if inference and self.inference_port else self.server_port
-        if inference:
+        if request.path.endswith("/infer"):
             self.asked.append(body[-8:])
             time.sleep(self.delay)
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server_port, timeout=20)
         try:
             connection.request(request.command, request.path, body, dict(request.headers))
             answer = connection.getresponse()
