@@ -241,13 +241,7 @@ REFUSED = [
     (x(shape=[5, 8]), "outside the model's shape profile: dimension 0 is 5, allowed 1 to 4"),
     (x(shape=[2**63, 8]), "allowed 1 to 4"),
     (x(shape=[2**70, 8]), "must hold sizes"),
-    (x(data=[1.0] * 7), "'data' has 7 elements, shape asks for 8"),
-    (x(data=[[1.0] * 4] * 2), "'data' is nested as [2, 4], but shape is [1, 8]"),
-    (x(data=[[1.0], [1.0] * 7]), "lists of different lengths"),
-    (x(data="12345678"), "'data' must be a list"),
     (x(data=[*[1.0] * 7, None]), "JSON has no NaN"),
-    (x(data=[*[1.0] * 7, "1"]), "must hold numbers"),
-    (x(data=[True] * 8), "must hold numbers"),
     (x(data=[1e39] * 8), "numbers within FP32"),
     (x(data=None), "give either 'data' or the parameter 'binary_data_size'"),
     (x(parameters={"binary_data_size": 32}), "give either 'data' or"),
@@ -308,36 +302,6 @@ def test_a_bad_request_is_refused_with_the_reason(
     assert answer.status == 400
     assert message in answer.json()["error"]
     assert "Traceback" not in answer.json()["error"]
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "message"),
-    [
-        ("UINT8", [0, 1, 256], "integers from 0 to 255"),
-        ("UINT8", [0, 1, -1], "integers from 0 to 255"),
-        ("INT32", [0, 1, 2.5], "integers from -2147483648"),
-        ("INT64", [0, 1, 2**63], "integers from -9223372036854775808"),
-        ("INT8", [True, False, True], "integers from -128"),
-        ("BOOL", [0, 1, 1], "true or false"),
-        ("BYTES", ["a", "b", 3], "strings"),
-        ("BYTES", ["a", ["b"], "c"], "strings"),
-    ],
-)
-def test_no_value_is_converted_silently(
-    echo: Server, name: str, data: list[Any], message: str
-) -> None:
-    inputs = [
-        {
-            "name": f"in_{kind}",
-            "datatype": kind,
-            "shape": [1, 3],
-            "data": data if kind == name else array.ravel().tolist(),
-        }
-        for kind, (_, array) in KINDS.items()
-    ]
-    answer = echo.post({"inputs": inputs})
-    assert answer.status == 400
-    assert answer.json()["error"].startswith(f"input 'in_{name}': 'data' must hold {message}")
 
 
 def binary_echo(strings: bytes, booleans: bytes = b"\1\0\1") -> tuple[dict[str, Any], bytes]:
@@ -401,6 +365,7 @@ def test_nan_survives_in_binary_and_is_null_in_json(echo: Server) -> None:
     assert np.isinf(values[1])
 
 
+# fault: Requests | a request of a size outside the shape profiles, whatever `fallback.policy`
 def test_a_shape_outside_the_profile_is_counted(linear: Server) -> None:
     before = linear.metric("enginewright_out_of_profile_total")
     assert linear.post(x(shape=[5, 8], data=[1.0] * 40)).status == 400
