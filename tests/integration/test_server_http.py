@@ -1,6 +1,7 @@
 """HTTP on raw sockets: framing, pipelining, limits, times, and clients that behave badly."""
 
 import contextlib
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -444,6 +445,13 @@ def test_announced_bodies_take_no_memory_from_others(server: Server) -> None:
             assert wire.receive().status == 100
             wire.send(b"{")
         assert server.post(ONE).status == 200
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_ipv6_is_served_too(server: Server) -> None:
+    with Wire(server.port, host="::1") as wire:
+        wire.send(GET)
+        assert wire.receive().json() == {"live": True}
 
 
 def test_blank_lines_before_a_request_are_skipped(server: Server) -> None:
