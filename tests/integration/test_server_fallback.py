@@ -2,8 +2,6 @@
 
 import hashlib
 import shutil
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ from enginewright_serving.server.startup.prepare import prepare
 
 from tests.support.engines import EnginePlace, matmul, sizes
 from tests.support.serving import (
-    REPLACES_SESSION,
     Feeds,
     Server,
     asks_openvino_for,
@@ -75,28 +72,6 @@ def test_under_forbid_a_whole_fallback_never_serves(gpu_python: Path, tmp_path: 
     assert "libcublasLt.so.13" in termination_message.outcome
 
 
-def test_where_it_is_allowed_it_serves_and_tells_the_truth(
-    gpu_python: Path, tmp_path: Path
-) -> None:
-    promise = Promise(policy="Budget", max_node_share=1.0)
-    with Server(tmp_path, serve_by(tmp_path, "cuda", promise), python=gpu_python) as server:
-        answers(server)
-        reported = execution(server)
-        log = server.log()
-    assert reported.provider == "CUDAExecutionProvider"
-    assert reported.providers == ("CPUExecutionProvider",)
-    assert reported.placement.nodes == {"CPUExecutionProvider": 2}
-    assert len(reported.placement.elsewhere) == 2
-    assert reported.provider_reason is Reason.PROVIDER_MISSING
-    assert "libcublasLt.so.13" in reported.provider_message
-    assert reported.driver.needed
-    assert reported.driver.reason is Reason.DRIVER_MISSING
-    assert reported.ort_distributions == ("onnxruntime-gpu",)
-    assert reported.backend_version == "13"
-    assert "fallback, which policy Budget allows" in log
-    assert "Failed to load library" in log, "ONNX Runtime's own words are not swallowed"
-
-
 # OpenVINO, asked for what it has not.
 
 
@@ -125,25 +100,6 @@ def test_a_refused_provider_is_reported_verbatim(
 
 
 # Sudden: the session is replaced while it serves.
-
-
-def test_a_session_replaced_while_serving_is_seen(openvino_python: Path, tmp_path: Path) -> None:
-    task = serve_by(tmp_path, "openvino")
-    with Server(tmp_path, task, python=openvino_python, before=REPLACES_SESSION) as server:
-        before = execution(server)
-        assert before.session == 1
-        assert before.placement.nodes["OpenVINOExecutionProvider"] >= 1
-        assert before.provider_reason is None
-        server.process.send_signal(signal.SIGUSR1)
-        deadline = time.monotonic() + 20
-        while (after := execution(server)).session == 1:
-            assert time.monotonic() < deadline, server.log()
-        assert execution(server).session == after.session, "one replacement counts once"
-        answers(server)
-    assert after.session == 2
-    assert after.providers == ("CPUExecutionProvider",)
-    assert after.placement.nodes == {"CPUExecutionProvider": 2}
-    assert len(after.placement.elsewhere) == 2
 
 
 def test_in_the_midst_of_a_replacement_the_last_session_is_reported(

@@ -39,7 +39,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
     root = tmp_path_factory.mktemp("pod")
     samples = [{"x": np.full((rows, 8), 0.5, np.float32)} for rows in (1, 3)]
     task = artifact(root, linear_model(), samples)
-    with run_pod(root, task, pace=QUICK, measurements_age=0.1, memory_interval=0.1) as pod:
+    with run_pod(root, task, pace=QUICK, measurements_age=0.1, memory_interval=0.3) as pod:
         yield pod
 
 
