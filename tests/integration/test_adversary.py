@@ -23,12 +23,12 @@ from tests.support.adversary import (
     answers,
     change_each_output,
     execution,
-    honest,
     outputs,
 )
 from tests.support.monitoring import RULES, Stack, running
-from tests.support.serving import Server, linear_model
-from tests.support.sidecar import Proxy, Sidecar, prepare_served
+from tests.support.pods import Pod, run_pod
+from tests.support.serving import linear_model
+from tests.support.sidecar import prepare_served
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -125,11 +125,9 @@ LIES = [
 
 @dataclass(frozen=True)
 class Scene:
-    """An honest server, what may lie in its name, and those who watch."""
+    """A pod whose server is honest and whose proxy may lie, and those who watch."""
 
-    server: Server
-    proxy: Proxy
-    sidecar: Sidecar
+    pod: Pod
     stack: Stack
 
     def alerts(self) -> set[str]:
@@ -138,9 +136,8 @@ class Scene:
 
     def truthful(self) -> None:
         """Wait until the sidecar is ready and no alert fires."""
-        honest(self.proxy)
-        self.sidecar.until_ready()
-        self.sidecar.until(lambda: not self.alerts() & _OF_MODELS, "no alert", 120)
+        self.pod.mend()
+        self.pod.sidecar.until(lambda: not self.alerts() & _OF_MODELS, "no alert", 120)
 
 
 _OF_MODELS = {
@@ -155,22 +152,18 @@ _OF_MODELS = {
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     root = tmp_path_factory.mktemp("adversary")
     task = prepare_served(root, linear_model())
-    with (
-        Server(root, task) as server,
-        Proxy(server.port) as proxy,
-        Sidecar(root, task, proxy.port, pace=PACE) as sidecar,
-    ):
+    with run_pod(root, task, pace=PACE) as pod:
         scrape = {
             "job_name": "enginewright-sidecar",
             "static_configs": [
                 {
-                    "targets": [f"127.0.0.1:{sidecar.port}"],
+                    "targets": [f"127.0.0.1:{pod.sidecar.port}"],
                     "labels": {"namespace": "shop", "pod": "m-1"},
                 }
             ],
         }
         with running(tmp_path_factory.mktemp("stack"), [scrape], 0.25) as stack:
-            yield Scene(server, proxy, sidecar, stack)
+            yield Scene(pod, stack)
 
 
 # fault: Servers | wrong outputs: scaled, zero, NaN, random, another order, shape or type, one
@@ -194,23 +187,23 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.name)
 def test_every_lie_costs_readiness_or_fires_an_alert(scene: Scene, lie: Lie) -> None:
     scene.truthful()
-    lie.begin(scene.proxy)
+    lie.begin(scene.pod.proxy)
     expected_alerts = set(lie.alert.split("|")) if lie.alert else set()
 
     def is_found_out() -> bool:
         return (
             bool(expected_alerts & scene.alerts())
             if expected_alerts
-            else not scene.sidecar.is_ready()
+            else not scene.pod.sidecar.is_ready()
         )
 
-    took = scene.sidecar.until(
+    took = scene.pod.sidecar.until(
         is_found_out, f"{lie.alert or 'unready'}", lie.seconds * PACE * LOADED
     )
     print(f"{lie.name}: {took:.1f} s")
     if lie.reason:
         failed = {
-            check.reason for check in scene.sidecar.verdict().checks if check.state == "failed"
+            check.reason for check in scene.pod.sidecar.verdict().checks if check.state == "failed"
         }
         assert lie.reason in failed
     scene.truthful()
@@ -220,11 +213,11 @@ def test_every_lie_costs_readiness_or_fires_an_alert(scene: Scene, lie: Lie) -> 
 #   min more
 def test_a_server_that_hangs_while_its_process_lives(scene: Scene) -> None:
     scene.truthful()
-    os.kill(scene.server.process.pid, signal.SIGSTOP)
+    os.kill(scene.pod.server.process.pid, signal.SIGSTOP)
     try:
-        scene.sidecar.until(
+        scene.pod.sidecar.until(
             lambda: "EnginewrightNotServing" in scene.alerts(), "alert", 10 * LOADED
         )
     finally:
-        os.kill(scene.server.process.pid, signal.SIGCONT)
+        os.kill(scene.pod.server.process.pid, signal.SIGCONT)
     scene.truthful()

@@ -135,7 +135,11 @@ class Answering:
 
 
 # fault: Outputs | another shape from the server where an output varies | check `golden` | one request
-def test_a_wrong_form_ends_the_requests_for_a_distribution(tmp_path: Path) -> None:
+# fault: Outputs | another distribution from the server of another model | check `golden`: never
+#   admitted | first golden inference
+def test_a_wrong_form_ends_the_requests_for_a_distribution_and_another_one_is_refused(
+    tmp_path: Path,
+) -> None:
     write_golden(tmp_path, {"x": X}, {"y": X[0], "z": X[0]})
     shape = (8,)
     spread = Spread(sample="a", runs=32, shape=shape, distinct=True, ranges={"mean": (50.0, 60.0)})
@@ -161,5 +165,6 @@ def test_a_wrong_form_ends_the_requests_for_a_distribution(tmp_path: Path) -> No
     inferences = Inferences(client, "m", 1.0)
     inferences.binary = False
     probe = GoldenProbe(inferences, GoldenSamples(tmp_path, stored), stored)
-    assert "output 'z' of golden sample 'a'" in str(asyncio.run(probe.run("a", 0.0)).wrong)
+    wrong = str(asyncio.run(probe.run("a", 0.0)).wrong)
+    assert "output 'z' of golden sample 'a' has another distribution than the source's" in wrong
     assert client.requests > 1

@@ -152,6 +152,8 @@ def test_a_wrong_signal_under_the_noise_is_refused() -> None:
     assert "cosine similarity with the golden run" in str(verdict.description)
 
 
+# fault: Outputs | an output varies and the source's does not | every comparison | first golden
+#   inference
 def test_an_output_stable_in_the_source_may_not_vary() -> None:
     golden, _ = observe_golden("normal")
     run = runner("normal")

@@ -95,21 +95,34 @@ def test_a_hostile_id_is_not_echoed(silent: Server, value: str) -> None:
     assert "set-cookie" not in answer.headers
 
 
-def test_a_line_has_the_outcome_of_a_request(tmp_path: Path) -> None:
-    with logging_server(tmp_path, share=1.0) as server:
-        parent = f"00-{TRACE}-00f067aa0ba902b7-01"
-        headers = {"X-Request-Id": "one", "traceparent": parent, "Authorization": "Bearer s3cret"}
-        answer = server.post(x(), headers=headers)
-        assert server.post(x(columns=7)).headers["x-request-id"]
-        call(server, ("x-request-id", "three"))
-        for value in HOSTILE[:3]:
-            server.post(x(), headers={"X-Request-Id": value})
-        assert server.post(x(), headers=server.probe_header()).status == 200
-        assert server.get("/v2").status == 200
-        until(lambda: len(lines(tmp_path)) >= 6, "all are logged")
-        text = (tmp_path / "access").read_text()
-    assert len(lines(tmp_path)) == 6, "neither a probe nor what is no inference is logged"
-    first, refused, third, *hostile = lines(tmp_path)
+@pytest.fixture(scope="module")
+def logging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with logging_server(tmp_path_factory.mktemp("logging"), share=1.0) as server:
+        yield server
+
+
+def wait_for_lines(server: Server, before: int, count: int) -> list[dict[str, str]]:
+    """Return the lines after the first ones, of which there must be so many."""
+    until(lambda: len(lines(server.root)) >= before + count, "all are logged")
+    added = lines(server.root)[before:]
+    assert len(added) == count
+    return added
+
+
+def test_a_line_has_the_outcome_of_a_request(logging: Server) -> None:
+    server, before = logging, len(lines(logging.root))
+    parent = f"00-{TRACE}-00f067aa0ba902b7-01"
+    headers = {"X-Request-Id": "one", "traceparent": parent, "Authorization": "Bearer s3cret"}
+    answer = server.post(x(), headers=headers)
+    assert server.post(x(columns=7)).headers["x-request-id"]
+    call(server, ("x-request-id", "three"))
+    for value in HOSTILE[:3]:
+        server.post(x(), headers={"X-Request-Id": value})
+    assert server.post(x(), headers=server.probe_header()).status == 200
+    assert server.get("/v2").status == 200
+    # neither a probe nor what is no inference is logged
+    first, refused, third, *hostile = wait_for_lines(server, before, 6)
+    text = (server.root / "access").read_text()
     assert first.pop("ts")
     for name in ("total_ms", "queue_ms", "compute_ms"):
         assert float(first.pop(name)) >= 0
@@ -140,27 +153,19 @@ def test_a_line_has_the_outcome_of_a_request(tmp_path: Path) -> None:
         assert secret not in text
 
 
-def test_unknown_models_and_abandoned_requests_are_logged(tmp_path: Path) -> None:
-    with logging_server(tmp_path, share=0.0, failed="All") as server:
-        mine = {"X-Request-Id": "none"}
-        assert server.post(x(), path="/v2/models/other/infer", headers=mine).status == 404
-        assert server.get("/v2/models/m/infer").headers["x-request-id"]
-        assert server.get("/v2").status == 200
-        with server.wire() as wire:  # which leaves before its body is complete
-            wire.send(server.infer_request(x(), headers={"X-Request-Id": "gone"})[:-1])
-            until(lambda: in_flight(server) == 1, "its head has arrived")
-        until(lambda: len(lines(tmp_path)) >= 3, "all are logged")
-        assert len(lines(tmp_path)) == 3
-    missing, method, gone = lines(tmp_path)
+def test_unknown_models_and_abandoned_requests_are_logged(logging: Server) -> None:
+    before = len(lines(logging.root))
+    mine = {"X-Request-Id": "none"}
+    assert logging.post(x(), path="/v2/models/other/infer", headers=mine).status == 404
+    assert logging.get("/v2/models/m/infer").headers["x-request-id"]
+    assert logging.get("/v2").status == 200
+    with logging.wire() as wire:  # which leaves before its body is complete
+        wire.send(logging.infer_request(x(), headers={"X-Request-Id": "gone"})[:-1])
+        until(lambda: logging.metric("enginewright_requests_in_flight{") == 1, "its head is there")
+    missing, method, gone = wait_for_lines(logging, before, 3)
     assert (missing["code"], missing["method"], missing["request_id"]) == ("404", "POST", "none")
     assert (method["code"], method["method"]) == ("405", "GET")
     assert (gone["code"], gone["request_id"], gone["client"]) == ("499", "gone", "127.0.0.1")
-
-
-def in_flight(server: Server) -> float:
-    text = server.get("/metrics").body.decode()
-    (number,) = re.findall(r"^enginewright_requests_in_flight\S* (\S+)$", text, re.MULTILINE)
-    return float(number)
 
 
 # fault: Servers | a flood of requests that fail | ten lines a second, the rest counted | bounded

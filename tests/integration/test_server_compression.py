@@ -20,13 +20,13 @@ from tests.support.hostile import costly_deflate
 from tests.support.process_memory import forget_peak, memory_of
 from tests.support.serving import (
     Answer,
-    Feeds,
     Server,
     binary_inputs,
     json_inputs,
     linear_model,
     write_artifact,
 )
+from tests.support.shared import share_server
 
 MIB = 1 << 20
 GZIP = {"Content-Encoding": "gzip"}
@@ -53,21 +53,17 @@ def linear(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def doubling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The doubling model, where little memory is in flight."""
-    root = tmp_path_factory.mktemp("doubling")
-    sample: Feeds = {"x": np.ones(3, np.float32), "i": np.ones(3, np.int64)}
-    task = write_artifact(root, doubling_model(), [sample])
-    with Server(root, task, inflight_bytes=LIMIT, body_bytes=BODY, json_bytes=MIB) as server:
-        yield server
+# where little memory is in flight
+doubling = share_server(
+    doubling_model,
+    {"x": np.ones(3, np.float32), "i": np.ones(3, np.int64)},
+    inflight_bytes=LIMIT,
+    body_bytes=BODY,
+    json_bytes=MIB,
+)
 
 
-@pytest.fixture(scope="module")
-def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    root = tmp_path_factory.mktemp("echo")
-    with Server(root, write_artifact(root, echo_model(), [echo_feeds()])) as server:
-        yield server
+echo = share_server(echo_model, echo_feeds())
 
 
 def raw_deflate(data: bytes) -> bytes:

@@ -1,5 +1,6 @@
 """Several runs of the model at the same time, and everything that assumed that there is one."""
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -12,12 +13,17 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from enginewright_contract.execution import size_class
+from enginewright_contract.task import ServeTask
+from enginewright_runtime.core import limits
+from enginewright_serving.server.startup import concurrency as proof
+from enginewright_serving.server.startup.prepare import prepare
 from enginewright_serving.server.startup.stopping import StoppableSession, StoppedError
 from numpy.typing import NDArray
 
 from tests.support.broken_models import initializer, parse_text
 from tests.support.serving import (
     Answer,
+    Feeds,
     Server,
     Wire,
     binary_inputs,
@@ -251,30 +257,43 @@ def test_a_bad_request_fails_beside_good_ones(tmp_path: Path) -> None:
     assert statuses == [{200}, {400}] * 4
 
 
+def prove(task: ServeTask, root: Path) -> dict[str, Any]:
+    """Return what the start finds, in this process."""
+    served = prepare(task, root / "artifact", lambda _: None)
+    return dict(json.loads(served.execution.document())["details"]["concurrency"])
+
+
 def test_concurrency_of_a_real_model_is_consistent(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     sample = {"x": rng.random((1, 3, 160, 160), np.float32)}
-    task = write_artifact(tmp_path, real_model("ch_PP-OCRv4_det_infer.onnx"), [sample])
-    with Server(tmp_path, task.model_copy(update={"concurrent_runs": None})) as server:
-        report = concurrency(server)
+    path = real_model("ch_PP-OCRv4_det_infer.onnx")
+    report = prove(write_artifact(tmp_path, path, [sample], concurrent_runs=None), tmp_path)
     # whether it pays depends on the machine and on what else runs on it
     assert (report["max_runs"] > 1) == (not report["off"]), report
     assert report["off"] or report["gain"] >= 1.15
 
 
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have two runs at the same time pay and have CPUs for them, as `TWO` does."""
+    monkeypatch.setattr(limits, "threads", lambda: 2)
+    monkeypatch.setattr(proof, "_SHORTEST", 0.0)
+    monkeypatch.setattr(proof.ConcurrencyProver, "_gains", lambda *_: {2: 2.0})
+
+
+@pytest.mark.usefixtures("two")
 def test_a_user_may_have_one_run_at_a_time(tmp_path: Path) -> None:
     task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}])
     assert task.concurrent_runs == 1
-    with Server(tmp_path, task, before=TWO) as server:
-        assert concurrency(server)["off"] == "serving.maxConcurrentRuns is 1"
+    assert prove(task, tmp_path)["off"] == "serving.maxConcurrentRuns is 1"
 
 
+@pytest.mark.usefixtures("two")
 def test_short_runs_stay_in_the_event_loop(tmp_path: Path) -> None:
-    task = write_artifact(
-        tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}], concurrent_runs=None
+    sample: Feeds = {"x": np.ones((2, 8), np.float32)}
+    report = prove(
+        write_artifact(tmp_path, linear_model(), [sample], concurrent_runs=None), tmp_path
     )
-    with Server(tmp_path, task, before=TWO) as server:
-        report = concurrency(server)
     assert report["max_runs"] == 1
     assert report["off"] == "runs are short, and take place in the event loop"
 

@@ -3,28 +3,27 @@
 import http.client
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 from enginewright_contract.verdict import Check
 
 from tests.support.serving import Server, json_inputs, linear_model
-from tests.support.sidecar import Sidecar, artifact, value
+from tests.support.shared import share_server
+from tests.support.sidecar import Sidecar, value
 
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n"
 
 LEAST_AGE = 0.45  # seconds of the fixture's connections: ages are spread
 
 
-@pytest.fixture
-def aging(tmp_path: Path) -> Iterator[Server]:
-    task = artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
-    with Server(
-        tmp_path, task, connection_age=0.5, aged_idle_seconds=2.0, sweep_seconds=0.05
-    ) as server:
-        yield server
+aging = share_server(
+    linear_model,
+    {"x": np.ones((2, 8), np.float32)},
+    connection_age=0.5,
+    aged_idle_seconds=2.0,
+    sweep_seconds=0.05,
+)
 
 
 def test_a_keep_alive_client_reconnects_and_sees_no_failure(aging: Server) -> None:

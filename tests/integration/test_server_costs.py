@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import orjson
@@ -15,23 +14,20 @@ from enginewright_serving.server.protocol.request_checks import STRINGS
 from tests.support.broken_models import parse_text
 from tests.support.cpu import processor_seconds
 from tests.support.process_memory import forget_peak, memory_of
-from tests.support.serving import Server, write_artifact
+from tests.support.serving import Server
+from tests.support.shared import share_server
 from tests.support.waiting import until
 
 MIB = 1024 * 1024
 STALL_SECONDS = 0.5  # the bodies below took 0.6 to 5 s; a busy machine takes some of this, too
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that gives back numbers and strings."""
-    root = tmp_path_factory.mktemp("costs")
-    copying = parse_text("""(float[n] x, string[k] s) => (float[n] y, string[k] t) {
-        y = Identity(x) t = Identity(s) }""")
-    feeds: dict[str, Any] = {"x": np.ones(2, np.float32), "s": np.array(["a"], object)}
-    task = write_artifact(root, copying, [feeds], max_queue=4)
-    with Server(root, task) as it:
-        yield it
+server = share_server(
+    lambda: parse_text("""(float[n] x, string[k] s) => (float[n] y, string[k] t) {
+        y = Identity(x) t = Identity(s) }"""),
+    {"x": np.ones(2, np.float32), "s": np.array(["a"], object)},
+    options={"max_queue": 4},
+)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from tests.support.cpu import processor_seconds
 from tests.support.floods import flood_with
 from tests.support.process_memory import memory_of
 from tests.support.serving import Server, Wire, binary_inputs, json_inputs, linear_model
+from tests.support.shared import share_server
 from tests.support.sidecar import Sidecar, artifact
 from tests.support.waiting import until
 
@@ -55,12 +56,7 @@ KINDS = (
 )
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    root = tmp_path_factory.mktemp("floods")
-    task = artifact(root, linear_model(), [{"x": np.full((1, 8), 0.5, np.float32)}])
-    with Server(root, task) as server:
-        yield server
+server = share_server(linear_model, {"x": np.full((1, 8), 0.5, np.float32)})
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,8 @@
 """HTTP on raw sockets: framing, pipelining, limits, times, and clients that behave badly."""
 
 import contextlib
+import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,57 +17,45 @@ from tests.support.serving import (
     json_inputs,
     linear_model,
     slow_model,
-    write_artifact,
 )
+from tests.support.shared import share_server
 from tests.support.turns import slow_request
 
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n"
 ONE = json_inputs(x=np.ones((1, 8), np.float32))
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    root = tmp_path_factory.mktemp("http")
-    task = write_artifact(root, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
-    with Server(root, task) as server:
-        yield server
+server = share_server(linear_model, {"x": np.ones((2, 8), np.float32)})
 
 
-@pytest.fixture(scope="module")
-def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with small limits and short times, on a model that can take long."""
-    root = tmp_path_factory.mktemp("strict")
-    task = write_artifact(root, slow_model(), [{"turns": np.array([1])}])
-    with Server(
-        root,
-        task,
-        head_bytes=1024,
-        body_bytes=200_000,
-        json_bytes=100_000,
-        inflight_bytes=1_000_000,
-        connections=4,
-        reserved_connections=2,
-        head_seconds=0.4,
-        idle_seconds=0.8,
-        transfer_window=0.4,
-        transfer_rate=1_000_000,
-        connection_age=1.0,
-        sweep_seconds=0.05,
-        linger_seconds=0.5,
-    ) as server:
-        yield server
+# small limits and short times, on a model that can take long
+strict = share_server(
+    slow_model,
+    {"turns": np.array([1])},
+    head_bytes=1024,
+    body_bytes=200_000,
+    json_bytes=100_000,
+    inflight_bytes=1_000_000,
+    connections=4,
+    reserved_connections=2,
+    head_seconds=0.4,
+    idle_seconds=0.8,
+    transfer_window=0.4,
+    transfer_rate=1_000_000,
+    connection_age=1.0,
+    sweep_seconds=0.05,
+    linger_seconds=0.5,
+)
 
 
-@pytest.fixture(scope="module")
-def copier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that gives back what it gets, as long as one wants."""
-    root = tmp_path_factory.mktemp("copier")
-    copying = parse_text("(float[n] x) => (float[n] y) { y = Neg(x) }")
-    task = write_artifact(root, copying, [{"x": np.ones(3, np.float32)}])
-    with Server(
-        root, task, transfer_window=0.5, transfer_rate=50_000_000, sweep_seconds=0.05
-    ) as it:
-        yield it
+# gives back what it gets, as long as one wants
+copier = share_server(
+    lambda: parse_text("(float[n] x) => (float[n] y) { y = Neg(x) }"),
+    {"x": np.ones(3, np.float32)},
+    transfer_window=0.5,
+    transfer_rate=50_000_000,
+    sweep_seconds=0.05,
+)
 
 
 def first_output(answer_json: Any) -> list[float]:
@@ -457,6 +445,13 @@ def test_announced_bodies_take_no_memory_from_others(server: Server) -> None:
             assert wire.receive().status == 100
             wire.send(b"{")
         assert server.post(ONE).status == 200
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_ipv6_is_served_too(server: Server) -> None:
+    with Wire(server.port, host="::1") as wire:
+        wire.send(GET)
+        assert wire.receive().json() == {"live": True}
 
 
 def test_blank_lines_before_a_request_are_skipped(server: Server) -> None:

@@ -1,23 +1,17 @@
 """Golden inferences wait for a moment in which they delay no request, but not for ever."""
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.support.serving import Answer, Server, Wire, slow_model, write_artifact
+from tests.support.shared import share_server
 from tests.support.turns import find_long_turns, queue_depth, slow_request, wait_for_loop
 from tests.support.waiting import until
 
-
-@pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    root = tmp_path_factory.mktemp("idle")
-    task = write_artifact(root, slow_model(), [{"turns": np.array([1])}], max_queue=8)
-    with Server(root, task) as server:
-        yield server
+slow = share_server(slow_model, {"turns": np.array([1])}, options={"max_queue": 8})
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +20,7 @@ from tests.support.serving import (
     slow_model,
     write_artifact,
 )
+from tests.support.shared import share_server
 from tests.support.turns import measure_turns, queue_depth, slow_request, wait_for_loop
 from tests.support.waiting import until
 
@@ -38,13 +38,14 @@ def second(slow: Server) -> int:
     return int(turns / took)
 
 
-@pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The model whose time can be chosen, with a queue of two."""
-    root = tmp_path_factory.mktemp("slow")
-    task = write_artifact(root, slow_model(), [{"turns": np.array([1])}], max_queue=2)
-    with Server(root, task, stuck_seconds=0.5, sweep_seconds=0.05) as server:
-        yield server
+# the model whose time can be chosen, with a queue of two
+slow = share_server(
+    slow_model,
+    {"turns": np.array([1])},
+    options={"max_queue": 2},
+    stuck_seconds=0.5,
+    sweep_seconds=0.05,
+)
 
 
 def test_each_client_gets_its_own_answers(tmp_path: Path) -> None:
@@ -111,39 +112,6 @@ def test_beyond_the_requests_that_may_be_due_probes_and_scrapes_are_answered(
         for path in ("/v2/health/live", "/v2/health/ready", "/metrics"):
             assert server.get(path).status == 200
         assert [wire.receive().status for wire in waiting] == [200] * due
-
-
-def order_of_answers(server: Server, sent: list[Wire]) -> list[int]:
-    """Return the places of wires in the order in which their answers arrive."""
-    places: list[int] = []
-
-    def wait(place: int, wire: Wire) -> None:
-        assert wire.receive().status == 200
-        places.append(place)
-
-    threads = [threading.Thread(target=wait, args=item) for item in enumerate(sent)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    return places
-
-
-def test_waiting_requests_run_in_the_order_of_their_priorities(tmp_path: Path, second: int) -> None:
-    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}])
-    # long enough for the answers to arrive in the order in which they are sent
-    turns = max(1, second // 10)
-    with Server(tmp_path, task) as server, ExitStack() as stack:
-        running = stack.enter_context(server.wire())
-        running.send(slow_request(server, second))
-        wait_for_loop(server)
-        until(lambda: queue_depth(server) == 0)  # it runs
-        wires = []
-        for priority in (5, 0, 2, 9, 1, 3):
-            wires.append(stack.enter_context(server.wire()))
-            wires[-1].send(slow_request(server, turns, priority=priority))
-            until(lambda: queue_depth(server) == len(wires))
-        assert order_of_answers(server, wires) == [4, 2, 1, 5, 0, 3]
 
 
 def test_a_full_queue_gives_up_a_lower_priority_for_a_higher_one(slow: Server, second: int) -> None:

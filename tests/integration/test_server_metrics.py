@@ -3,12 +3,13 @@
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
+import onnx
 import pytest
 from enginewright_contract.serving_options import AccessLogTask
 from enginewright_serving.server.protocol.grpc.messages import InferRequest
@@ -18,6 +19,7 @@ from tests.support import http2
 from tests.support.broken_models import initializer, parse_text
 from tests.support.serving import (
     COPY,
+    Feeds,
     Server,
     Wire,
     binary_inputs,
@@ -27,6 +29,7 @@ from tests.support.serving import (
     slow_model,
     write_artifact,
 )
+from tests.support.shared import share_server
 from tests.support.turns import slow_request
 from tests.support.waiting import until
 
@@ -35,12 +38,8 @@ MODEL = 'model="m",revision="r1"'
 IN_FLIGHT = f"enginewright_requests_in_flight{{{MODEL}}}"
 
 
-@pytest.fixture(scope="module")
-def linear(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    root = tmp_path_factory.mktemp("linear")
-    task = write_artifact(root, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
-    with Server(root, task) as server:
-        yield server
+SAMPLE: Feeds = {"x": np.ones((2, 8), np.float32)}
+linear = share_server(linear_model, SAMPLE)
 
 
 def series(server: Server, name: str) -> float:
@@ -114,21 +113,22 @@ def test_a_refused_body_counts_as_far_as_it_came(linear: Server) -> None:
     assert series(linear, name) == before
 
 
-def test_the_time_of_a_response_ends_when_the_client_has_read_it(tmp_path: Path) -> None:
+def test_the_time_of_a_response_ends_when_the_client_has_read_it(linear: Server) -> None:
     """A client that does not read keeps the request in flight, and it is in no figure."""
-    task = write_artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
     rows = 600_000  # 9.6 MB of response: more than the kernel keeps
-    requests = f'enginewright_requests_total{{code="200",{MODEL}}}'
-    with Server(tmp_path, task) as server, server.wire() as wire:
-        assert series(server, IN_FLIGHT) == 0
+
+    def figures() -> tuple[float, float, float]:
+        return series(linear, IN_FLIGHT), count_answers(linear, 200), total(linear, "2xx")
+
+    _, answered, timed = figures()
+    before = runs(linear)
+    with linear.wire() as wire:
         wire.shrink(64 * 1024)
-        wire.send(server.infer_request(*binary_inputs(x=np.zeros((rows, 8), np.float32))))
-        until(lambda: runs(server) == 1, "the model has run")
-        assert (series(server, IN_FLIGHT), series(server, requests)) == (1, 0)
-        assert total(server, "2xx") == 0
+        wire.send(linear.infer_request(*binary_inputs(x=np.zeros((rows, 8), np.float32))))
+        until(lambda: runs(linear) == before + 1, "the model has run")
+        assert figures() == (1, answered, timed)
         assert wire.receive().status == 200
-        until(lambda: total(server, "2xx") == 1, "it was read")
-        assert (series(server, IN_FLIGHT), series(server, requests)) == (0, 1)
+        until(lambda: figures() == (0, answered + 1, timed + 1), "it was read")
 
 
 def send_broken(server: Server, code: int) -> None:
@@ -143,13 +143,8 @@ def send_broken(server: Server, code: int) -> None:
     assert server.send(head + rest).status == code
 
 
-@pytest.fixture(scope="module")
-def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Yield a server that waits a second for a body, and whose clients must read."""
-    root = tmp_path_factory.mktemp("impatient")
-    task = write_artifact(root, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
-    with Server(root, task, head_seconds=1.0, transfer_window=1.0) as server:
-        yield server
+# waits a second for a body, and its clients must read
+impatient = share_server(linear_model, SAMPLE, head_seconds=1.0, transfer_window=1.0)
 
 
 def read_ended(server: Server) -> dict[str, float]:
@@ -314,18 +309,21 @@ TYPED_ROWS = 1_000  # what gRPC answers with typed contents
 ROWS = 40_000  # 1.3 MB of request, 25 MB or more of JSON
 
 
-@pytest.fixture
-def widening(tmp_path: Path) -> Iterator[Server]:
+def widening_model() -> onnx.ModelProto:
     weights = np.random.default_rng(0).random((8, 64), dtype=np.float32)
-    wide = parse_text(
+    return parse_text(
         "(float[b, 8] x) => (float[b, 64] y) { y = MatMul(x, w) }", initializer("w", weights, None)
     )
-    log = AccessLogTask(share=0.0, failed="All")
-    task = write_artifact(tmp_path, wide, [{"x": np.ones((1, 8), np.float32)}], access_log=log)
-    with Server(
-        tmp_path, task, body_bytes=2 << 20, inflight_bytes=8 << 20, inflight_largest=4
-    ) as server:
-        yield server
+
+
+widening = share_server(
+    widening_model,
+    {"x": np.ones((1, 8), np.float32)},
+    options={"access_log": AccessLogTask(share=0.0, failed="All")},
+    body_bytes=2 << 20,
+    inflight_bytes=8 << 20,
+    inflight_largest=4,
+)
 
 
 def count_answers(server: Server, code: int) -> float:
@@ -351,8 +349,8 @@ def runs(server: Server) -> float:
 
 
 def test_an_answer_that_finds_no_space_once_it_is_encoded_counts_as_503(widening: Server) -> None:
-    request = widening_request(widening)
-    attempt = 0
+    request, attempt = widening_request(widening), 0
+    given, refused, left = (count_answers(widening, code) for code in (200, 503, 499))
     while True:
         attempt += 1
         with widening.wire() as unread, widening.wire() as other:
@@ -365,28 +363,32 @@ def test_an_answer_that_finds_no_space_once_it_is_encoded_counts_as_503(widening
             break
         # the unread one was known as slow by then, and has been given up
     assert "responses are in flight" in answer.json()["error"]
-    until(lambda: count_answers(widening, 499) == attempt, "those that were not read have ended")
-    assert (count_answers(widening, 200), count_answers(widening, 503)) == (attempt - 1, 1)
+    ended = left + attempt
+    until(lambda: count_answers(widening, 499) == ended, "those that were not read have ended")
+    assert count_answers(widening, 200) == given + attempt - 1
+    assert count_answers(widening, 503) == refused + 1
 
 
 def test_clients_that_leave_while_their_answers_are_encoded_count_as_499(widening: Server) -> None:
     """Answers are encoded in turn, so that some wait when all runs have ended."""
+    ended, left = count_ended(widening), count_answers(widening, 499)
     with contextlib.ExitStack() as clients:
         send_widening(widening, clients)
-    until(lambda: count_ended(widening) == 3, "the answers have ended")
-    assert count_answers(widening, 499) >= 1
+    until(lambda: count_ended(widening) == ended + 3, "the answers have ended")
+    assert count_answers(widening, 499) > left
 
 
 def test_a_call_that_is_cancelled_before_it_is_encoded_counts_as_499(widening: Server) -> None:
+    ended = count_ended(widening)
     with contextlib.ExitStack() as clients:
         channel = clients.enter_context(grpc.insecure_channel(f"127.0.0.1:{widening.grpc_port}"))
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        send_widening(widening, clients)  # whose answers are encoded before
+        ran = send_widening(widening, clients)  # whose answers are encoded before
         cancelled = call.future(widening_call(), timeout=60)
-        until(lambda: runs(widening) == 4, "the model has run for gRPC")
+        until(lambda: runs(widening) == ran + 1, "the model has run for gRPC")
         cancelled.cancel()
         until(lambda: list_calls(widening), "the call has ended")
-    until(lambda: count_ended(widening) == 4, "the answers have ended")
+    until(lambda: count_ended(widening) == ended + 4, "the answers have ended")
     (line,) = list_calls(widening)
     assert " code=499 grpc_code=CANCELLED " in line
 
@@ -396,12 +398,14 @@ def list_calls(server: Server) -> list[str]:
     return [line for line in server.log().splitlines() if " protocol=grpc " in line]
 
 
-def send_widening(server: Server, clients: contextlib.ExitStack) -> None:
-    """Send three requests, each of another client; return when the model has run."""
+def send_widening(server: Server, clients: contextlib.ExitStack) -> float:
+    """Send three requests, each of another client, until the model has run; return its runs so far."""
+    ran = runs(server) + 3
     for _ in range(3):
         wire = clients.enter_context(server.wire())
         wire.send(widening_request(server))
-    until(lambda: runs(server) == 3, "the model has run for HTTP")
+    until(lambda: runs(server) == ran, "the model has run for HTTP")
+    return ran
 
 
 def count_ended(server: Server) -> float:

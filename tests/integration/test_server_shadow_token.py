@@ -1,6 +1,5 @@
 """Who may leave the figures: requests with the token of copies, and no other, against the real server."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from tests.support.serving import (
     linear_model,
     write_artifact,
 )
+from tests.support.shared import share_server
 from tests.support.waiting import until
 
 SAMPLES = [{"x": np.ones((1, 8), np.float32)}]
@@ -26,12 +26,7 @@ CLIENTS = 'enginewright_requests_total{code="200"'
 COPIES = 'enginewright_shadow_requests_total{code="200"'
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    root = tmp_path_factory.mktemp("served")
-    log = AccessLogTask(share=1.0)
-    with Server(root, write_artifact(root, linear_model(), SAMPLES, access_log=log)) as running:
-        yield running
+server = share_server(linear_model, *SAMPLES, options={"access_log": AccessLogTask(share=1.0)})
 
 
 def figures(server: Server) -> tuple[float, float, int, int, int]:

@@ -3,7 +3,6 @@
 import contextlib
 import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from enginewright_serving.transport.http2 import frames
 from tests.integration.test_server_grpc_inference import INFER
 from tests.support import http2
 from tests.support.broken_models import parse_text
-from tests.support.serving import Server, binary_inputs, infer_message, write_artifact
+from tests.support.serving import Server, binary_inputs, infer_message
+from tests.support.shared import share_server
 from tests.support.waiting import until
 
 ELEMENTS = 1_250_000
@@ -25,14 +25,14 @@ CHUNK = 16 * 1024
 LARGEST_WINDOW = 2**31 - 1
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    root = tmp_path_factory.mktemp("wide")
-    wide = parse_text("""(int64[1] size) => (float[n] y) {
-        y = ConstantOfShape <value = float[1] {1.0}> (size) }""")
-    task = write_artifact(root, wide, [{"size": np.array([4])}])
-    with Server(root, task, transfer_window=1, transfer_rate=LEAST, sweep_seconds=0.1) as running:
-        yield running
+server = share_server(
+    lambda: parse_text("""(int64[1] size) => (float[n] y) {
+        y = ConstantOfShape <value = float[1] {1.0}> (size) }"""),
+    {"size": np.array([4])},
+    transfer_window=1,
+    transfer_rate=LEAST,
+    sweep_seconds=0.1,
+)
 
 
 def ask_over_http(server: Server) -> socket.socket:

@@ -1,6 +1,5 @@
 """The server's start: what it proves before it is ready, and how it says why it is not."""
 
-import json
 import logging
 import os
 import re
@@ -30,7 +29,6 @@ from tests.support.optional import present
 from tests.support.serving import (
     Feeds,
     Server,
-    Wire,
     linear_model,
     model,
     read_report,
@@ -334,14 +332,6 @@ def test_a_taken_port_is_reported(tmp_path: Path, task: ServeTask, protocol: str
             assert re.search(rf"cannot serve: .* {port}\b", server.log())
         finally:
             server.stop()
-
-
-def test_ipv6_is_served_too(tmp_path: Path, task: ServeTask) -> None:
-    if not socket.has_dualstack_ipv6():
-        pytest.skip("this machine has no IPv6")
-    with Server(tmp_path, task) as server, Wire(server.port, host="::1") as wire:
-        wire.send(b"GET /v2/health/ready HTTP/1.1\r\nHost: h\r\n\r\n")
-        assert json.loads(wire.receive().body) == {"ready": True}
 
 
 def test_p99_is_measured_where_a_hundred_runs_fit_into_a_few_seconds() -> None:

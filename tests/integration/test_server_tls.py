@@ -17,7 +17,10 @@ import numpy as np
 import pytest
 from enginewright_contract.reasons import ExitCode
 from enginewright_contract.task import ServeTask
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_serving.mounted_secret import MountedSecret
 from enginewright_serving.server.protocol.grpc.messages import InferResponse
+from enginewright_serving.transport.certificate import Certificate
 
 from tests.integration.test_server_clients import PROGRAMS, PYTHON
 from tests.integration.test_server_grpc_inference import INFER, SERVICE, batch, parse_message
@@ -44,7 +47,8 @@ from tests.support.serving import (
     run_json,
     write_artifact,
 )
-from tests.support.sidecar import Sidecar, artifact
+from tests.support.shared import share_server
+from tests.support.sidecar import artifact
 from tests.support.waiting import until
 
 SAMPLES = [{"x": np.ones((1, 8), np.float32)}]
@@ -73,11 +77,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> It
         yield server
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    root = tmp_path_factory.mktemp("plain")
-    with Server(root, write_artifact(root, linear_model(), SAMPLES)) as server:
-        yield server
+plain = share_server(linear_model, *SAMPLES)
 
 
 def verifying(authority: Authority) -> ssl.SSLContext:
@@ -200,69 +200,76 @@ def _has_logged(server: Server, text: str) -> bool:
     return text in server.log()
 
 
+@pytest.fixture(scope="module")
+def renewing(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Server]:
+    """Run a server that soon sees a changed Secret."""
+    root = tmp_path_factory.mktemp("renewing")
+    with Server(root, secure_task(root, authority.issue().files), sweep_seconds=0.02) as server:
+        yield server
+
+
 def test_a_renewed_certificate_is_used_without_a_restart(
-    tmp_path: Path, authority: Authority
+    renewing: Server, authority: Authority
 ) -> None:
-    first, second, third = (authority.issue() for _ in range(3))
-    task = secure_task(tmp_path, first.files)
-    with Server(tmp_path, task, sweep_seconds=0.02) as server:
-        with (
-            Wire(server.port, tls=verifying(authority)) as old,
-            channel(server, authority) as calls,
+    server, volume = renewing, renewing.root / VOLUME
+    other, second, third = (authority.issue() for _ in range(3))
+    with (
+        Wire(server.port, tls=verifying(authority)) as old,
+        channel(server, authority) as calls,
+    ):
+        call = calls.unary_unary(INFER)
+        before = serial(server.port)
+        failed: list[Exception] = []
+        done = threading.Event()
+
+        def requests() -> None:
+            try:
+                while not done.is_set():
+                    assert server.post(DOCUMENT).status == 200
+                    call(batch(1).SerializeToString(), timeout=SECONDS)
+            except Exception as error:  # noqa: BLE001 - shown at the end
+                failed.append(error)
+
+        busy = threading.Thread(target=requests)
+        busy.start()
+        write_secret(volume, **second.files)
+        until(lambda: serial(server.port) != before, "the new certificate")
+        renewed = serial(server.port)
+        assert serial(server.grpc_port) == renewed
+        mixed = Pair(third.certificate, other.key)
+        for broken, reason in (
+            (mixed.files, "tls.key that is not of its tls.crt"),
+            ({"tls.crt": "x", "tls.key": third.key}, "that cannot be used"),
+            ({"tls.crt": third.certificate}, "lacks tls.crt or tls.key"),
         ):
-            call = calls.unary_unary(INFER)
-            before = serial(server.port)
-            failed: list[Exception] = []
-            done = threading.Event()
-
-            def requests() -> None:
-                try:
-                    while not done.is_set():
-                        assert server.post(DOCUMENT).status == 200
-                        call(batch(1).SerializeToString(), timeout=SECONDS)
-                except Exception as error:  # noqa: BLE001 - shown at the end
-                    failed.append(error)
-
-            busy = threading.Thread(target=requests)
-            busy.start()
-            write_secret(tmp_path / VOLUME, **second.files)
-            until(lambda: serial(server.port) != before, "the new certificate")
-            renewed = serial(server.port)
-            assert serial(server.grpc_port) == renewed
-            mixed = Pair(third.certificate, first.key)
-            for broken, reason in (
-                (mixed.files, "tls.key that is not of its tls.crt"),
-                ({"tls.crt": "x", "tls.key": third.key}, "that cannot be used"),
-                ({"tls.crt": third.certificate}, "lacks tls.crt or tls.key"),
-            ):
-                write_secret(tmp_path / VOLUME, **broken)
-                until(partial(_has_logged, server, reason), reason)
-                assert serial(server.port) == renewed
-            assert "the earlier certificate stays in use: create or correct" in server.log()
-            write_secret(tmp_path / VOLUME, **third.files)
-            until(lambda: serial(server.port) != renewed, "the corrected one")
-            done.set()
-            busy.join(SECONDS)
-            assert not failed
-            old.send(server.infer_request(DOCUMENT))
-            assert old.receive().status == 200, "on the connection from before"
-        for key in ("PRIVATE KEY", first.key.splitlines()[1]):
-            assert key not in server.log()
+            write_secret(volume, **broken)
+            until(partial(_has_logged, server, reason), reason)
+            assert serial(server.port) == renewed
+        assert "the earlier certificate stays in use: create or correct" in server.log()
+        write_secret(volume, **third.files)
+        until(lambda: serial(server.port) != renewed, "the corrected one")
+        done.set()
+        busy.join(SECONDS)
+        assert not failed
+        old.send(server.infer_request(DOCUMENT))
+        assert old.receive().status == 200, "on the connection from before"
+    for key in ("PRIVATE KEY", other.key.splitlines()[1]):
+        assert key not in server.log()
 
 
 def test_a_certificate_that_cannot_be_read_is_read_again(
-    tmp_path: Path, authority: Authority
+    renewing: Server, authority: Authority
 ) -> None:
-    task = secure_task(tmp_path, authority.issue().files)
-    with Server(tmp_path, task, sweep_seconds=0.02) as server:
-        before = serial(server.port)
-        pid = server.process.pid
-        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))
-        write_secret(tmp_path / VOLUME, **authority.issue().files)
-        until(partial(_has_logged, server, "the earlier certificate stays in use"), "is logged")
+    before, kept = serial(renewing.port), "the earlier certificate stays in use"
+    logged, pid = renewing.log().count(kept), renewing.process.pid
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        write_secret(renewing.root / VOLUME, **authority.issue().files)
+        until(lambda: renewing.log().count(kept) > logged, "is logged")
+    finally:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
-        until(lambda: serial(server.port) != before, "the new certificate")
+    until(lambda: serial(renewing.port) != before, "the new certificate")
 
 
 ENCRYPTED = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIH\n-----END ENCRYPTED PRIVATE KEY-----\n"
@@ -277,61 +284,71 @@ ENCRYPTED = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIH\n-----END ENCRYPTED PRIV
         ({"tls.crt": None, "tls.key": None}, "does not exist or lacks tls.crt or tls.key"),
     ],
 )
-def test_without_a_usable_certificate_the_server_does_not_start(
+def test_a_secret_without_a_usable_certificate_is_refused(
     tmp_path: Path, authority: Authority, change: dict[str, str | None], reason: str
 ) -> None:
     files = authority.issue().files | change
-    task = secure_task(tmp_path, {name: file for name, file in files.items() if file is not None})
-    assert Server(tmp_path, task).wait() == ExitCode.TRANSIENT
+    write_secret(tmp_path, **{name: file for name, file in files.items() if file is not None})
+    with pytest.raises(StageFailure, match=reason):
+        Certificate(MountedSecret(tmp_path))
+
+
+def test_without_a_certificate_the_server_does_not_start(tmp_path: Path) -> None:
+    assert Server(tmp_path, secure_task(tmp_path, {})).wait() == ExitCode.TRANSIENT
     report = read_report(tmp_path)
     assert report.reason == "SecretUnusable"
     assert "the Secret of spec.serving.tls.secretRef" in report.outcome
-    assert reason in report.outcome
+    assert "does not exist or lacks tls.crt or tls.key" in report.outcome
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Server]:
+    """Run a server with TLS that requires a token."""
+    root = tmp_path_factory.mktemp("guarded")
+    write_secret(root / "run/enginewright/tokens", shop=TOKEN)
+    with Server(root, secure_task(root, authority.issue().files, auth=True)) as server:
+        yield server
 
 
 def test_tritons_and_kserves_clients_with_tls_and_a_token(
+    guarded: Server, authority: Authority
+) -> None:
+    given = {
+        "http": f"localhost:{guarded.port}",
+        "grpc": f"localhost:{guarded.grpc_port}",
+        "token": TOKEN,
+        "authority": str(authority.path),
+    }
+    program = (PROGRAMS / "secured.py").read_text()
+    results: dict[str, Any] = {}
+    for client in ("triton", "kserve"):
+        results |= run_json(PYTHON, program, json.dumps(given | {"client": client}))
+    for name in ("http", "grpc", "kserve"):
+        answered, refused = results[name]
+        np.testing.assert_allclose(answered, [[14, 15, 16, 17]] * 2, rtol=1e-5)
+        assert "the bearer token is not valid" in refused or "401" in refused
+    assert results["http ready"] is True
+    assert results["grpc ready"] is True
+
+
+def test_call_credentials_carry_the_token(guarded: Server, authority: Authority) -> None:
+    with channel(guarded, authority) as opened, pytest.raises(grpc.RpcError) as caught:
+        opened.unary_unary(INFER)(batch(1).SerializeToString(), timeout=SECONDS)
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    credentials = grpc.composite_channel_credentials(
+        grpc.ssl_channel_credentials(authority.path.read_bytes()),
+        grpc.access_token_call_credentials(TOKEN),
+    )
+    with grpc.secure_channel(f"localhost:{guarded.grpc_port}", credentials) as opened:
+        answer = opened.unary_unary(INFER)(batch(1).SerializeToString(), timeout=SECONDS)
+    assert parse_message(InferResponse, answer).model_name == "m"
+
+
+def test_copies_go_to_canaries_with_the_same_certificate_alone(
     tmp_path: Path, authority: Authority
 ) -> None:
-    write_secret(tmp_path / "run/enginewright/tokens", shop=TOKEN)
-    with Server(tmp_path, secure_task(tmp_path, authority.issue().files, auth=True)) as server:
-        given = {
-            "http": f"localhost:{server.port}",
-            "grpc": f"localhost:{server.grpc_port}",
-            "token": TOKEN,
-            "authority": str(authority.path),
-        }
-        program = (PROGRAMS / "secured.py").read_text()
-        results: dict[str, Any] = {}
-        for client in ("triton", "kserve"):
-            results |= run_json(PYTHON, program, json.dumps(given | {"client": client}))
-        for name in ("http", "grpc", "kserve"):
-            answered, refused = results[name]
-            np.testing.assert_allclose(answered, [[14, 15, 16, 17]] * 2, rtol=1e-5)
-            assert "the bearer token is not valid" in refused or "401" in refused
-        assert results["http ready"] is True
-        assert results["grpc ready"] is True
-
-
-def test_call_credentials_carry_the_token(tmp_path: Path, authority: Authority) -> None:
-    write_secret(tmp_path / "run/enginewright/tokens", shop=TOKEN)
-    with Server(tmp_path, secure_task(tmp_path, authority.issue().files, auth=True)) as server:
-        with channel(server, authority) as opened, pytest.raises(grpc.RpcError) as caught:
-            opened.unary_unary(INFER)(batch(1).SerializeToString(), timeout=SECONDS)
-        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
-        credentials = grpc.composite_channel_credentials(
-            grpc.ssl_channel_credentials(authority.path.read_bytes()),
-            grpc.access_token_call_credentials(TOKEN),
-        )
-        with grpc.secure_channel(f"localhost:{server.grpc_port}", credentials) as opened:
-            answer = opened.unary_unary(INFER)(batch(1).SerializeToString(), timeout=SECONDS)
-        assert parse_message(InferResponse, answer).model_name == "m"
-
-
-@contextlib.contextmanager
-def pods(tmp_path: Path, *pairs: Pair) -> Iterator[tuple[Server, Sidecar, Server]]:
-    """Run server and sidecar of a serving pod, and a canary's server, each server with its certificate."""
-    tasks = []
-    for pair, revision in zip(pairs, ("r1", "r2"), strict=True):
+    pair, tasks = authority.issue(), []
+    for revision in ("r1", "r2"):
         root = tmp_path / revision
         root.mkdir()
         write_secret(root / VOLUME, **pair.files)
@@ -342,25 +359,17 @@ def pods(tmp_path: Path, *pairs: Pair) -> Iterator[tuple[Server, Sidecar, Server
         Server(tmp_path / "r2", tasks[1], sweep_seconds=0.05) as canary,
         start_watching(tmp_path / "r1", tasks[0], serving.port, canary.port) as sidecar,
     ):
-        sidecar.until_ready()
-        yield serving, sidecar, canary
-
-
-def test_the_sidecar_reaches_its_server_and_canaries_with_the_same_certificate(
-    tmp_path: Path, authority: Authority
-) -> None:
-    pair = authority.issue()
-    with pods(tmp_path, pair, pair) as (serving, sidecar, canary):
+        compare_requests(serving, sidecar, request(serving, [[1.0] * 8]))
         assert {check.state for check in sidecar.verdict().checks} <= {"ok", "unknown"}
         assert b"enginewright_requests_total" in sidecar.get("/metrics").body, "of the server"
-        compare_requests(serving, sidecar, request(serving, [[1.0] * 8]))
         assert count_by_code(canary, "enginewright_shadow_requests_total")["200"] > 0
-
-
-def test_no_copies_go_to_a_server_with_another_certificate(
-    tmp_path: Path, authority: Authority
-) -> None:
-    with pods(tmp_path, authority.issue(), authority.issue()) as (serving, sidecar, canary):
+        before = serial(canary.port)
+        sidecar.shadow("")
+        write_secret(tmp_path / "r2" / VOLUME, **authority.issue().files)
+        until(lambda: serial(canary.port) != before, "the canary has another certificate")
+        time.sleep(1.0)  # the sidecar closes its connections to canaries
+        compared = counts(sidecar)[:3]
+        copied = count_by_code(canary, "enginewright_shadow_requests_total")
         sidecar.shadow(order())
 
         def is_dropped() -> bool:
@@ -369,5 +378,5 @@ def test_no_copies_go_to_a_server_with_another_certificate(
             return comparison is not None and comparison.dropped_by.get("CanaryNotReady", 0) > 0
 
         sidecar.until(is_dropped, "they are dropped")
-        assert counts(sidecar)[:3] == (0, 0, 0)
-        assert not count_by_code(canary, "enginewright_shadow_requests_total")
+        assert counts(sidecar)[:3] == compared
+        assert count_by_code(canary, "enginewright_shadow_requests_total") == copied

@@ -14,6 +14,9 @@ import pytest
 from enginewright_contract.reasons import ExitCode
 from enginewright_contract.serving_options import AccessLogTask
 from enginewright_contract.task import ServeTask
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_serving.mounted_secret import MountedSecret
+from enginewright_serving.server.api.authentication import Authentication
 
 from tests.integration.test_server_grpc_inference import CHECK, INFER, SERVICE, Client, batch
 from tests.integration.test_sidecar_shadow import (
@@ -175,13 +178,23 @@ def test_grpc_reads_the_token_from_the_calls_metadata(server: Server) -> None:
         client.call(CHECK)
 
 
-def test_tokens_change_without_a_restart(tmp_path: Path) -> None:
-    task = guard_task(tmp_path, shop=TOKEN)
-    volume = tmp_path / "run/enginewright/tokens"
-    with Server(tmp_path, task, sweep_seconds=0.05) as server, Client(server) as client:
+@pytest.fixture(scope="module")
+def renewing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Run a server that soon sees a changed Secret."""
+    root = tmp_path_factory.mktemp("renewing")
+    with Server(root, guard_task(root, shop=TOKEN), sweep_seconds=0.05) as server:
+        yield server
+
+
+def write_tokens(server: Server, **tokens: str) -> None:
+    write_secret(server.root / "run/enginewright/tokens", **tokens)
+
+
+def test_tokens_change_without_a_restart(renewing: Server) -> None:
+    with Client(renewing) as client:
 
         def status(token: str) -> int:
-            return server.post(DOCUMENT, headers=bearer(token)).status
+            return renewing.post(DOCUMENT, headers=bearer(token)).status
 
         def calls(token: str) -> bool:
             with contextlib.suppress(Exception):
@@ -191,54 +204,63 @@ def test_tokens_change_without_a_restart(tmp_path: Path) -> None:
 
         assert (status(TOKEN), status(OTHER)) == (200, 401)
         assert (calls(TOKEN), calls(OTHER)) == (True, False)
-        write_secret(volume, shop=OTHER)
+        write_tokens(renewing, shop=OTHER)
         until(lambda: (status(TOKEN), status(OTHER)) == (401, 200), "the new token counts")
         assert (calls(TOKEN), calls(OTHER)) == (False, True), "on an open connection too"
-        write_secret(volume)
+        write_tokens(renewing)
         until(lambda: status(OTHER) == 401, "with an empty Secret all tokens are refused")
-        assert "every request is refused until it is corrected" in server.log()
-        assert server.get("/v2/health/ready").status == 200
-        write_secret(volume, shop="not a token")
-        until(lambda: "key 'shop' has a line that is no bearer token" in server.log(), "is logged")
+        assert "every request is refused until it is corrected" in renewing.log()
+        assert renewing.get("/v2/health/ready").status == 200
+        write_tokens(renewing, shop="not a token")
+        text = "key 'shop' has a line that is no bearer token"
+        until(lambda: text in renewing.log(), "is logged")
         assert status("not a token") == status("not") == 401
-        write_secret(volume, shop=TOKEN)
+        write_tokens(renewing, shop=TOKEN)
         until(lambda: status(TOKEN) == 200, "it is corrected")
 
 
 # fault: Servers | the Secret of tokens changes while no file can be opened, such as in a flood of connections |
 #   the earlier tokens stay in force, and it is read again | the pod
-def test_tokens_that_cannot_be_read_change_nothing(tmp_path: Path) -> None:
-    task = guard_task(tmp_path, shop=TOKEN)
-    with Server(tmp_path, task, sweep_seconds=0.05) as server, server.wire() as wire:
+def test_tokens_that_cannot_be_read_change_nothing(renewing: Server) -> None:
+    pid = renewing.process.pid
+    with renewing.wire() as wire:
 
         def status(token: str) -> int:
-            wire.send(server.infer_request(DOCUMENT, headers=bearer(token)))
+            wire.send(renewing.infer_request(DOCUMENT, headers=bearer(token)))
             return wire.receive().status
 
         assert status(TOKEN) == 200
-        limits = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
-        write_secret(tmp_path / "run/enginewright/tokens", shop=OTHER)
-        until(lambda: "the earlier tokens stay in force" in server.log(), "is logged")
-        assert (status(TOKEN), status(OTHER)) == (200, 401)
-        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, limits)
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+        try:
+            write_tokens(renewing, shop=OTHER)
+            until(lambda: "the earlier tokens stay in force" in renewing.log(), "is logged")
+            assert (status(TOKEN), status(OTHER)) == (200, 401)
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
         until(lambda: (status(TOKEN), status(OTHER)) == (401, 200), "the new token counts")
-        assert server.log().count("cannot be read") == 1
+        assert renewing.log().count("cannot be read") == 1
+        write_tokens(renewing, shop=TOKEN)
+        until(lambda: status(TOKEN) == 200, "the first one counts again")
 
 
-@pytest.mark.parametrize("tokens", [{}, {"shop": " \n"}, {"shop": "two words"}, None])
-def test_without_any_token_the_server_does_not_start(
-    tmp_path: Path, tokens: dict[str, str] | None
-) -> None:
-    task = guard_task(tmp_path, **(tokens or {}))
-    if tokens is None:
-        volume = tmp_path / "run/enginewright/tokens"
-        volume.rename(tmp_path / "elsewhere")
+LACKING = "the Secret of spec.serving.auth.secretRef does not exist or has no"
+
+
+@pytest.mark.parametrize("tokens", [{}, {"shop": " \n"}, {"shop": "two words"}])
+def test_a_secret_without_a_token_is_refused(tmp_path: Path, tokens: dict[str, str]) -> None:
+    write_secret(tmp_path, **tokens)
+    with pytest.raises(StageFailure, match=LACKING):
+        Authentication(MountedSecret(tmp_path), "r1")
+
+
+def test_without_a_secret_the_server_does_not_start(tmp_path: Path) -> None:
+    task = write_artifact(tmp_path, linear_model(), SAMPLES, auth=True)
     server = Server(tmp_path, task)
     assert server.wait() == ExitCode.TRANSIENT
     report = read_report(tmp_path)
     assert report.reason == "SecretUnusable"
-    assert "the Secret of spec.serving.auth.secretRef does not exist or has no" in report.outcome
+    assert LACKING in report.outcome
     assert "create or correct the Secret" in report.outcome
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", server.port), 1).close()

@@ -1,4 +1,7 @@
-"""Real fallbacks, seen by the real sidecar through the real server, under each policy."""
+"""Real fallbacks, seen by the real sidecar through the real server: each has one reason, wherever it is read.
+
+`/execution`, checks, metrics, the shipped alert rule, conditions and Events are asked of the same pod.
+"""
 
 import shutil
 import signal
@@ -10,16 +13,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from enginewright_contract import causes
+from enginewright_contract.execution import Execution
 from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
 from enginewright_contract.task import ServeTask
-from enginewright_contract.verdict import Check
+from enginewright_contract.verdict import Check, Verdict
 
 from tests.support.broken_models import parse_text
+from tests.support.monitoring import RULES, evaluate
 from tests.support.optional import present
+from tests.support.plan_world import World
 from tests.support.serving import (
     REPLACES_SESSION,
     Server,
     asks_openvino_for,
+    json_inputs,
     linear_model,
 )
 from tests.support.sidecar import Sidecar, artifact, prepare_served, promising, value
@@ -36,12 +45,12 @@ def build_mixed() -> Any:
 
 
 @pytest.fixture(scope="module")
-def partial(
-    openvino_python: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, ServeTask]:
-    """The mixed model, prepared for OpenVINO by the real stages."""
+def partial(openvino_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Run the server of the mixed model, prepared for OpenVINO by the real stages."""
     root = tmp_path_factory.mktemp("partial")
-    return root, prepare_served(root, build_mixed(), backend="openvino", python=openvino_python)
+    task = prepare_served(root, build_mixed(), backend="openvino", python=openvino_python)
+    with Server(root, task, python=openvino_python) as server:
+        yield server
 
 
 @contextmanager
@@ -56,18 +65,85 @@ def pod(
         yield server, sidecar
 
 
-@pytest.fixture
-def copied(partial: tuple[Path, ServeTask], tmp_path: Path) -> ServeTask:
-    root, task = partial
-    shutil.copytree(root / "artifact", tmp_path / "artifact")
-    (tmp_path / "dev").mkdir()
-    return task
+def check_alert(folder: Path, metric: set[str], reason: Reason) -> None:
+    """Check that the shipped rule makes of the metric one alert, with that reason."""
+    labels = 'namespace="shop", pod="p", model="m", revision="r1", kind="NodeFallback"'
+    expected = {
+        "severity": "warning", "namespace": "shop", "model": "m", "revision": "r1",
+        "kind": "NodeFallback", "reason": str(reason),
+    }  # fmt: skip
+    fired = (
+        f'ALERTS{{alertname="EnginewrightCPUFallback", alertstate="firing", {_labels(expected)}}}'
+    )
+    evaluate(
+        folder,
+        {f'enginewright_fallback_reason{{{labels}, reason="{item}"}}': "1 1" for item in metric},
+        {'ALERTS{alertname="EnginewrightCPUFallback"}': {fired: 1}},
+        "30s",
+        [RULES],
+    )
+
+
+def _labels(labels: dict[str, str]) -> str:
+    return ", ".join(f'{name}="{value}"' for name, value in labels.items())
+
+
+def agree(
+    folder: Path, server: Server, sidecar: Sidecar, reason: Reason, *, provider: bool
+) -> Execution:
+    """Check that all say `reason`, under Allow; `provider`: it is about the provider, not only about nodes."""
+
+    def is_seen() -> bool:
+        fallback = sidecar.verdict().fallback
+        return fallback is not None and fallback.reason is reason
+
+    sidecar.until(is_seen, f"the reason {reason}")
+    verdict = sidecar.verdict()
+    metric = {
+        sample.labels["reason"] for sample in sidecar.metrics()["enginewright_fallback_reason"]
+    }
+    assert metric == {str(reason)}
+    check_alert(folder, metric, reason)
+    failed = {check.check: check.reason for check in verdict.checks if check.state == "failed"}
+    assert failed == ({Check.PROVIDER: reason} if provider else {})
+    # under Allow: it serves, and says so
+    world = World(fallback={"policy": "Allow"}, replicas=2).settle().job_succeeds().all_available()
+    world.events.clear()
+    world.sidecars_say(verdict)
+    conditions = {item["type"]: item for item in world.status["conditions"]}
+    fallback, placement = conditions["FallbackActive"], conditions["PlacementVerified"]
+    assert (fallback["status"], fallback["reason"]) == ("True", reason)
+    assert placement["reason"] == (reason if provider else "PromiseKept")
+    assert {event.reason for event in world.events if event.type == "Warning"} == {str(reason)}
+    # under Forbid: it is not ready, for that very reason
+    forbidden = World(replicas=2).settle().job_succeeds().all_available()
+    forbidden.sidecars_say(_break_promise(verdict))
+    conditions = {item["type"]: item for item in forbidden.status["conditions"]}
+    kinds = ("Ready", "PlacementVerified", "FallbackActive")
+    assert {kind: conditions[kind]["reason"] for kind in kinds} == dict.fromkeys(kinds, str(reason))
+    return read_execution(server)
+
+
+def read_execution(server: Server) -> Execution:
+    return Execution.model_validate(server.get("/v2/models/m/execution").json())
+
+
+def _break_promise(verdict: Verdict) -> Verdict:
+    """Return the verdict as it is where the promise does not allow the fallback."""
+    assert verdict.fallback is not None
+    fallback = verdict.fallback.model_copy(update={"broken": True})
+    changed = {"state": "failed", "reason": fallback.reason, "message": fallback.message}
+    checks = tuple(
+        check.model_copy(update=changed) if check.check is Check.PLACEMENT else check
+        for check in verdict.checks
+    )
+    return verdict.model_copy(update={"fallback": fallback, "checks": checks})
 
 
 def test_a_part_elsewhere_is_never_ready_under_forbid_and_named(
-    copied: ServeTask, openvino_python: Path, tmp_path: Path
+    partial: Server, openvino_python: Path
 ) -> None:
-    with pod(tmp_path, copied, openvino_python) as (_, sidecar):
+    with Sidecar(partial.root, partial.task, partial.port, python=openvino_python) as sidecar:
         placement = sidecar.until_state(Check.PLACEMENT, "failed")
         assert placement.reason is Reason.NODE_FALLBACK
         assert "determinant (Det)" in placement.message
@@ -81,71 +157,83 @@ def test_a_part_elsewhere_is_never_ready_under_forbid_and_named(
         assert value(metrics, "enginewright_fallback_nodes") == 1
         ratio = present(value(metrics, "enginewright_fallback_ratio"))
         assert 0 < ratio < 1
+        assert value(metrics, "enginewright_fallback_active", kind="NodeFallback") == 1
         active = {"kind": "NodeFallback", "reason": "NodeFallback"}
         assert value(metrics, "enginewright_fallback_reason", **active) == 1
 
 
-@pytest.mark.parametrize(
-    ("policy", "share", "ready"),
-    [("Budget", 0.26, True), ("Budget", 0.24, False), ("Allow", None, True)],
-)
-def test_a_part_elsewhere_under_budget_and_allow(
-    copied: ServeTask,
-    openvino_python: Path,
-    tmp_path: Path,
-    policy: str,
-    share: float | None,
-    ready: bool,
+def test_a_part_elsewhere_within_a_budget_is_ready_and_reported(
+    partial: Server, openvino_python: Path
 ) -> None:
-    shares = {} if share is None else {"max_node_share": share}
-    task = promising(copied, policy, **shares)
-    with pod(tmp_path, task, openvino_python) as (_, sidecar):
-        sidecar.until_state(Check.GOLDEN, "ok")
-        sidecar.until(lambda: sidecar.verdict().fallback is not None, "placement known")
-        assert sidecar.is_ready() is ready
+    task = promising(partial.task, "Budget", max_node_share=0.26)
+    with Sidecar(partial.root, task, partial.port, python=openvino_python) as sidecar:
+        sidecar.until_ready()
         fallback = present(sidecar.verdict().fallback)
         assert (fallback.nodes_total, fallback.nodes_elsewhere) == (4, 1)
-        active = not (policy == "Budget" and ready)
-        assert fallback.active is active
-        metric = [
-            sample.value
-            for sample in sidecar.metrics()["enginewright_fallback_active"]
-            if sample.labels["kind"] == "NodeFallback"
-        ]
-        assert metric == [float(active)]
+        assert not fallback.active
+        assert value(sidecar.metrics(), "enginewright_fallback_active", kind="NodeFallback") == 0
 
 
+# fault: Reports | an allowed fallback without an Event | an Event when FallbackActive's reason
+#   changes | next verdict
+def test_a_part_elsewhere_that_is_allowed_has_one_reason(
+    partial: Server, openvino_python: Path, tmp_path: Path
+) -> None:
+    task = promising(partial.task, "Allow")
+    with Sidecar(partial.root, task, partial.port, python=openvino_python) as sidecar:
+        sidecar.until_ready()
+        execution = agree(tmp_path, partial, sidecar, Reason.NODE_FALLBACK, provider=False)
+        assert execution.provider_reason is None
+
+
+# fault: Reports | one fallback has several reasons | one cause, chosen by one function |
+#   prevented
 def test_the_incident_whole_and_silent_on_the_cpu(gpu_python: Path, tmp_path: Path) -> None:
     sample = {"x": np.ones((2, 8), np.float32)}
     task = promising(artifact(tmp_path, linear_model(), [sample]), "Allow")
     task = task.model_copy(update={"backend": "cuda"})
-    with pod(tmp_path, task, gpu_python) as (_, sidecar):
+    with pod(tmp_path, task, gpu_python) as (server, sidecar):
         sidecar.until_ready()
-        provider = sidecar.check(Check.PROVIDER)
-        assert provider.state == "failed"
-        assert provider.reason in (Reason.PROVIDER_MISSING, Reason.DRIVER_MISSING)
+        execution = agree(tmp_path, server, sidecar, Reason.PROVIDER_MISSING, provider=True)
+        # both things that are wrong are facts, and the message names the second one too
+        assert execution.provider_reason is Reason.PROVIDER_MISSING
+        assert (execution.driver.needed, execution.driver.reason) == (True, Reason.DRIVER_MISSING)
+        for message in (execution.provider_message, sidecar.check(Check.PROVIDER).message):
+            libraries, _, driver = message.partition("; and DriverMissing: ")
+            assert "libcublasLt.so.13" in libraries
+            assert driver.count("libcuda.so.1: ") == 1
+        assert execution.provider == "CUDAExecutionProvider"
+        assert execution.providers == (CPU,)
+        assert execution.placement.nodes == {CPU: 2}
+        assert len(execution.placement.elsewhere) == 2
+        assert execution.ort_distributions == ("onnxruntime-gpu",)
+        assert execution.backend_version == "13"
+        answer = server.post(json_inputs(**sample)).json()
+        assert answer["outputs"][0]["data"] == [14, 15, 16, 17] * 2
+        assert "fallback, which policy Allow allows" in server.log()
+        assert "Failed to load library" in server.log(), "ONNX Runtime's own words"
         fallback = present(sidecar.verdict().fallback)
-        assert (fallback.active, fallback.reason) == (True, Reason.PROVIDER_MISSING)
+        assert fallback.active
         assert fallback.nodes_elsewhere == fallback.nodes_total == 2
         metrics = sidecar.metrics()
         cuda = "CUDAExecutionProvider"
         assert value(metrics, "enginewright_provider_available", provider=cuda) == 0
         assert value(metrics, "enginewright_placement_nodes", provider=cuda) == 0
         assert value(metrics, "enginewright_placement_nodes", provider=CPU) == 2
-        active = {"kind": "NodeFallback", "reason": "ProviderMissing"}
-        assert value(metrics, "enginewright_fallback_reason", **active) == 1
 
 
 def test_a_provider_refused_by_openvino_has_its_own_reason(
-    copied: ServeTask, openvino_python: Path, tmp_path: Path
+    partial: Server, openvino_python: Path, tmp_path: Path
 ) -> None:
+    shutil.copytree(partial.root / "artifact", tmp_path / "artifact")
+    (tmp_path / "dev").mkdir()
     before = asks_openvino_for(device_type="GPU")
-    task = promising(copied, "Allow")
-    with pod(tmp_path, task, openvino_python, before) as (_, sidecar):
+    task = promising(partial.task, "Allow")
+    with pod(tmp_path, task, openvino_python, before) as (server, sidecar):
         sidecar.until_ready()
-        assert sidecar.check(Check.PROVIDER).reason is Reason.PROVIDER_REFUSED
-        fallback = present(sidecar.verdict().fallback)
-        assert (fallback.active, fallback.reason) == (True, Reason.PROVIDER_REFUSED)
+        execution = agree(tmp_path, server, sidecar, Reason.PROVIDER_REFUSED, provider=True)
+        assert execution.provider_reason is Reason.PROVIDER_REFUSED
+        assert present(sidecar.verdict().fallback).active
 
 
 # fault: Reports | anybody who reaches port 8081 takes a pod out of service | requests change
@@ -157,8 +245,18 @@ def test_a_session_that_falls_back_while_it_serves(openvino_python: Path, tmp_pa
         backend="openvino",
         python=openvino_python,
     )
-    with pod(tmp_path, task, openvino_python, REPLACES_SESSION) as (server, sidecar):
+    allowed = tmp_path / "allowed"
+    shutil.copytree(tmp_path / "artifact", allowed / "artifact")
+    (allowed / "dev").mkdir()
+    with (
+        pod(tmp_path, task, openvino_python, REPLACES_SESSION) as (server, sidecar),
+        Sidecar(allowed, promising(task, "Allow"), server.port, python=openvino_python) as other,
+    ):
         sidecar.until_ready()
+        other.until_ready()
+        before = read_execution(server)
+        assert (before.session, before.provider_reason) == (1, None)
+        assert before.placement.nodes == {OPENVINO: 1}
         active = {"kind": "NodeFallback", "reason": "SessionReplaced"}
         server.process.send_signal(signal.SIGUSR1)
         took = sidecar.until(
@@ -177,3 +275,20 @@ def test_a_session_that_falls_back_while_it_serves(openvino_python: Path, tmp_pa
         placement = sidecar.check(Check.PLACEMENT)
         assert (placement.state, placement.reason) == ("failed", Reason.SESSION_REPLACED)
         assert "product (MatMul)" in placement.message
+        after = agree(allowed, server, other, Reason.SESSION_REPLACED, provider=True)
+        assert (after.session, after.providers) == (2, (CPU,)), "one replacement counts once"
+        assert after.placement.nodes == {CPU: 1}
+        assert len(after.placement.elsewhere) == 1
+
+
+def test_the_first_cause_is_named_and_the_others_listed() -> None:
+    libraries = Finding(reason=Reason.PROVIDER_MISSING, cause="no libcudart")
+    driver = Finding(reason=Reason.DRIVER_MISSING, cause="no libcuda")
+    nodes = Finding(reason=Reason.NODE_FALLBACK, cause="4 of 4 nodes")
+    cause = present(causes.first([nodes, driver, libraries]))
+    assert cause.reason is Reason.PROVIDER_MISSING
+    assert (
+        cause.cause == "no libcudart; and DriverMissing: no libcuda; and NodeFallback: 4 of 4 nodes"
+    )
+    assert causes.first([cause, driver]) == cause, "what is listed is not listed twice"
+    assert causes.first([]) is None

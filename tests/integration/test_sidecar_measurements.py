@@ -19,13 +19,14 @@ from enginewright_contract.measurements import (
     Measurements,
     ServerMeasurements,
 )
-from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check
 
 from tests.support.optional import present
+from tests.support.pods import Pod, run_pod
 from tests.support.process_memory import memory_of
-from tests.support.serving import Server, json_inputs, linear_model, slow_model
-from tests.support.sidecar import Proxy, Sidecar, artifact, value
+from tests.support.serving import Feeds, Server, json_inputs, linear_model, slow_model
+from tests.support.shared import share_server
+from tests.support.sidecar import Sidecar, artifact, share_token, value
 from tests.support.turns import slow_request
 
 QUICK = 0.2
@@ -33,10 +34,32 @@ IDLE = 5.0  # seconds: longer than a busy node delays requests
 PATH = "/v2/models/m/measurements"
 
 
-@pytest.fixture
-def task(tmp_path: Path) -> ServeTask:
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
+    root = tmp_path_factory.mktemp("pod")
     samples = [{"x": np.full((rows, 8), 0.5, np.float32)} for rows in (1, 3)]
-    return artifact(tmp_path, linear_model(), samples)
+    task = artifact(root, linear_model(), samples)
+    with run_pod(root, task, pace=QUICK, measurements_age=0.1, memory_interval=0.3) as pod:
+        yield pod
+
+
+@pytest.fixture
+def pod(served: Pod) -> Pod:
+    return served.mend()
+
+
+slow = share_server(slow_model, {"turns": np.array([1])})
+
+
+def turns(count: int) -> Feeds:
+    return {"turns": np.array([count])}
+
+
+def slow_sidecar(server: Server, root: Path, *counts: int, idle_seconds: float) -> Sidecar:
+    """Start another sidecar of the slow model's server, with golden samples of so many turns."""
+    share_token(server, root)
+    task = artifact(root, slow_model(), [turns(count) for count in counts])
+    return Sidecar(root, task, server.port, measurements_age=0.1, idle_seconds=idle_seconds)
 
 
 def request_of(server: Server, rows: int, **changes: Any) -> bytes:
@@ -62,53 +85,50 @@ def read_measurements(sidecar: Sidecar, *, probe: bool = False) -> Measurements:
     return Measurements.model_validate_json(answer.body)
 
 
-def start_watching(root: Path, task: ServeTask, port: int, memory_interval: float = 5.0) -> Sidecar:
-    return Sidecar(
-        root, task, port, pace=QUICK, measurements_age=0.1, memory_interval=memory_interval
-    )
+def read_creation(server: Server) -> float:
+    """Return when the artefact was written, before the server's start."""
+    return (server.root / "artifact/manifest.json").stat().st_mtime
 
 
 def series(report: Measurements, source: str) -> dict[str, LatencySeries]:
     return {latency.name: latency for latency in report.latencies if latency.source == source}
 
 
-def test_requests_are_counted_exactly_and_golden_inferences_apart(
-    tmp_path: Path, task: ServeTask
-) -> None:
-    began = time.time()
-    with Server(tmp_path, task) as server, start_watching(tmp_path, task, server.port) as sidecar:
-        sidecar.until_ready()
-        before = read_measurements(sidecar)
-        assert (before.model, before.revision) == ("m", "r1")
-        assert began <= before.since <= time.time()
-        assert before.responses == {}
-        assert series(before, "requests") == {}
-        assert before.answers is None
-        assert send(server, request_of(server, 1), 25) == [200] * 25  # a golden sample's shape
-        assert send(server, request_of(server, 2), 25) == [200] * 25  # the first one is not timed
-        assert send(server, request_of(server, 1, shape=[9, 9]), 3) == [400] * 3
-        after = read_measurements(sidecar)
-        assert after.responses == {"200": 50, "400": 3}
-        sizes = series(after, "requests")
-        assert {name: size.count for name, size in sizes.items()} == {"8": 25, "16": 24}
-        for size in sizes.values():
-            assert len(size.windows) == 2
-            assert all(began < at <= time.time() for at, _ in size.windows)
-            assert all(0 < seconds < 0.05 for _, seconds in size.windows)
-        assert sidecar.check(Check.GOLDEN).state == "ok"
-        golden = series(after, "golden")
-        assert set(golden) == {"s0", "s1"}
-        assert len({latency_series.inputs for latency_series in golden.values()} - {""}) == 2
-        assert {size.inputs for size in sizes.values()} == {""}
-        later = read_measurements(sidecar)
-        assert later.responses == after.responses
-        assert later.since == before.since
+def test_requests_are_counted_exactly_and_golden_inferences_apart(pod: Pod) -> None:
+    server, sidecar, began = pod.server, pod.sidecar, time.time()
+    before = read_measurements(sidecar)
+    assert (before.model, before.revision) == ("m", "r1")
+    assert read_creation(server) <= before.since <= began
+    assert before.responses == {}
+    assert series(before, "requests") == {}
+    assert before.answers is None
+    assert send(server, request_of(server, 1), 25) == [200] * 25  # a golden sample's shape
+    assert send(server, request_of(server, 2), 25) == [200] * 25  # the first one is not timed
+    assert send(server, request_of(server, 1, shape=[9, 9]), 3) == [400] * 3
+    after = read_measurements(sidecar)
+    assert after.responses == {"200": 50, "400": 3}
+    sizes = series(after, "requests")
+    assert {name: size.count for name, size in sizes.items()} == {"8": 25, "16": 24}
+    for size in sizes.values():
+        assert len(size.windows) == 2
+        assert all(began < at <= time.time() for at, _ in size.windows)
+        assert all(0 < seconds < 0.05 for _, seconds in size.windows)
+    assert sidecar.check(Check.GOLDEN).state == "ok"
+    golden = series(after, "golden")
+    assert set(golden) == {"s0", "s1"}
+    assert len({latency_series.inputs for latency_series in golden.values()} - {""}) == 2
+    assert {size.inputs for size in sizes.values()} == {""}
+    later = read_measurements(sidecar)
+    assert later.responses == after.responses
+    assert later.since == before.since
 
 
 def test_medians_are_times_in_the_model(tmp_path: Path) -> None:
-    task = artifact(tmp_path, slow_model(), [{"turns": np.array([20], np.int64)}])
-
-    with Server(tmp_path, task) as server, start_watching(tmp_path, task, server.port) as sidecar:
+    task = artifact(tmp_path, slow_model(), [turns(20)])
+    with (
+        Server(tmp_path, task) as server,
+        Sidecar(tmp_path, task, server.port, pace=QUICK, measurements_age=0.1) as sidecar,
+    ):
         sidecar.until_ready()
         send(server, slow_request(server, 20), WINDOW)
         took = []
@@ -123,74 +143,56 @@ def test_medians_are_times_in_the_model(tmp_path: Path) -> None:
         assert 0.3 * float(np.median(took)) < long[1] < 1.1 * float(np.median(took))
 
 
-def test_outcomes_of_golden_inferences_are_counted(tmp_path: Path, task: ServeTask) -> None:
-    with (
-        Server(tmp_path, task) as server,
-        Proxy(server.port) as proxy,
-        start_watching(tmp_path, task, proxy.port) as sidecar,
-    ):
-        sidecar.until_ready()
-        sidecar.until(lambda: read_measurements(sidecar).golden_ok >= 2, "golden inferences agree")
-        assert (
-            read_measurements(sidecar).golden_wrong,
-            read_measurements(sidecar).golden_failed,
-        ) == (0, 0)
-        proxy.refusing["/infer"] = 500
-        sidecar.until(
-            lambda: read_measurements(sidecar).golden_failed >= 2, "golden inferences fail"
+def test_outcomes_of_golden_inferences_are_counted(pod: Pod) -> None:
+    def until_counted(name: str, count: int) -> Measurements:
+        before: int = getattr(read_measurements(pod.sidecar), name)
+        pod.sidecar.until(
+            lambda: getattr(read_measurements(pod.sidecar), name) >= before + count, name
         )
-        assert read_measurements(sidecar).golden_wrong == 0
-        del proxy.refusing["/infer"]
-        proxy.inference = lambda answer: (answer[0], answer[1][:-4] + b"\x7f" * 4)
-        sidecar.until(
-            lambda: read_measurements(sidecar).golden_wrong >= 1, "golden inferences are wrong"
-        )
+        return read_measurements(pod.sidecar)
+
+    agreed = until_counted("golden_ok", 2)
+    assert (agreed.golden_wrong, agreed.golden_failed) == (0, 0)
+    pod.proxy.refusing["/infer"] = 500
+    assert until_counted("golden_failed", 2).golden_wrong == 0
+    del pod.proxy.refusing["/infer"]
+    pod.proxy.inference = lambda answer: (answer[0], answer[1][:-4] + b"\x7f" * 4)
+    until_counted("golden_wrong", 1)
 
 
-def test_memory_is_sampled_and_grows_with_the_servers(tmp_path: Path, task: ServeTask) -> None:
-    with (
-        Server(tmp_path, task) as server,
-        start_watching(tmp_path, task, server.port, memory_interval=0.1) as sidecar,
-    ):
-        sidecar.until_ready()
-        sidecar.until(lambda: len(read_measurements(sidecar).memory) >= 5, "memory is sampled")
-        report = read_measurements(sidecar)
-        resident = memory_of(server.process.pid)
-        assert report.memory[-1].bytes == pytest.approx(resident, rel=0.2)
-        assert [sample.at for sample in report.memory] == sorted(
-            sample.at for sample in report.memory
-        )
+def test_memory_is_sampled_and_grows_with_the_servers(pod: Pod) -> None:
+    pod.sidecar.until(lambda: len(read_measurements(pod.sidecar).memory) >= 5, "memory is sampled")
+    report = read_measurements(pod.sidecar)
+    resident = memory_of(pod.server.process.pid)
+    assert report.memory[-1].bytes == pytest.approx(resident, rel=0.2)
+    assert [sample.at for sample in report.memory] == sorted(sample.at for sample in report.memory)
 
 
-def test_only_the_sidecar_reads_the_servers_part(tmp_path: Path, task: ServeTask) -> None:
-    with Server(tmp_path, task) as server:
-        assert server.get(PATH).status == 403
-        (token,) = server.probe_header().values()
+def test_only_the_sidecar_reads_the_servers_part(pod: Pod) -> None:
+    server = pod.server
+    assert server.get(PATH).status == 403
+    (token,) = server.probe_header().values()
 
-        def read(claimed: str) -> tuple[int, Any]:
-            answer = server.get(PATH, headers={"Enginewright-Probe": claimed})
-            return answer.status, answer.json()
+    def read(claimed: str) -> tuple[int, Any]:
+        answer = server.get(PATH, headers={"Enginewright-Probe": claimed})
+        return answer.status, answer.json()
 
-        assert read(token[:-1])[0] == 403
-        status, document = read(token)
-        assert status == 200
-        reported = ServerMeasurements.model_validate(document)
-        assert reported.started <= time.time()
-        assert reported.memory_bytes > 10_000_000
-        assert (reported.responses, reported.latencies) == ({}, ())
-        assert json.loads(server.get("/v2/models/m").body)["name"] == "m"
+    assert read(token[:-1])[0] == 403
+    status, document = read(token)
+    assert status == 200
+    reported = ServerMeasurements.model_validate(document)
+    assert read_creation(server) <= reported.started <= time.time()
+    assert reported.memory_bytes > 10_000_000
+    assert json.loads(server.get("/v2/models/m").body)["name"] == "m"
 
 
 def test_a_higher_rate_begins_with_the_poll_keeps_its_share_and_ends_by_itself(
-    tmp_path: Path,
+    slow: Server, tmp_path: Path
 ) -> None:
-    task = artifact(tmp_path, slow_model(), [{"turns": np.array([40], np.int64)}])
-    with Server(tmp_path, task) as server:
-        # after a request the pod counts as idle only when `idle_seconds` have passed
-        assert server.send(slow_request(server, 1)).status == 200
-        sidecar = Sidecar(tmp_path, task, server.port, measurements_age=0.1, idle_seconds=1e9)
-        with sidecar:
-            check_shares(sidecar)
+    # after a request the pod counts as idle only when `idle_seconds` have passed
+    assert slow.send(slow_request(slow, 1)).status == 200
+    with slow_sidecar(slow, tmp_path, 40, idle_seconds=1e9) as sidecar:
+        check_shares(sidecar)
 
 
 def check_shares(sidecar: Sidecar) -> None:
@@ -239,14 +241,8 @@ def keep_requesting(server: Server, request: bytes) -> Iterator[None]:
             sender.result()
 
 
-def test_large_samples_run_at_a_higher_rate_too_or_are_named(tmp_path: Path) -> None:
-    task = artifact(
-        tmp_path, slow_model(), [{"turns": np.array([turns], np.int64)} for turns in (1, 40)]
-    )
-    with (
-        Server(tmp_path, task) as server,
-        Sidecar(tmp_path, task, server.port, measurements_age=0.1, idle_seconds=IDLE) as sidecar,
-    ):
+def test_large_samples_run_at_a_higher_rate_too_or_are_named(slow: Server, tmp_path: Path) -> None:
+    with slow_sidecar(slow, tmp_path, 1, 40, idle_seconds=IDLE) as sidecar:
         sidecar.until_ready()
 
         def counts() -> list[int]:
@@ -258,7 +254,7 @@ def test_large_samples_run_at_a_higher_rate_too_or_are_named(tmp_path: Path) -> 
         assert counts()[0] - small > 3
         assert read_measurements(sidecar).golden_left_out == ()
 
-        with keep_requesting(server, slow_request(server, 1)):
+        with keep_requesting(slow, slow_request(slow, 1)):
             sidecar.until(
                 lambda: read_measurements(sidecar, probe=True).golden_left_out == ("s1",),
                 "clients send requests",

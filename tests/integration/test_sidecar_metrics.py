@@ -9,10 +9,11 @@ from enginewright_contract.verdict import Check
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.optional import present
-from tests.support.serving import Server, linear_model, slow_model
-from tests.support.sidecar import Proxy, Sidecar, artifact, change_manifest, value
+from tests.support.serving import Feeds, Server, linear_model
+from tests.support.shared import share_server
+from tests.support.sidecar import Proxy, Sidecar, artifact, change_manifest
 
+SAMPLES: list[Feeds] = [{"x": np.ones((2, 8), np.float32)}]
 DOCS = Path(__file__).resolve().parents[2] / "docs/reference/metrics.md"
 # series that exist only while something is wrong
 _WHILE_WRONG = {"enginewright_fallback_reason", "enginewright_runs_failing_reason"}
@@ -36,13 +37,11 @@ def read_exposed(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[s
     return described
 
 
-def test_the_exposition_matches_the_documentation(tmp_path: Path) -> None:
-    sample = {"x": np.ones((2, 8), np.float32)}
-    task = artifact(tmp_path, linear_model(), [sample])
-    with (
-        Server(tmp_path, task) as server,
-        Sidecar(tmp_path, task, server.port, pace=0.2) as sidecar,
-    ):
+server = share_server(linear_model, *SAMPLES)
+
+
+def test_the_exposition_matches_the_documentation(server: Server) -> None:
+    with Sidecar(server.root, server.task, server.port, pace=0.2) as sidecar:
         sidecar.until_state(Check.PROBE_LATENCY, "ok", 90)
         text = sidecar.get("/metrics").body.decode()
         own = {
@@ -60,32 +59,10 @@ def test_the_exposition_matches_the_documentation(tmp_path: Path) -> None:
         assert passed_on == set(read_exposed(text_string_to_metric_families(text))) - set(own)
 
 
-# fault: Latency | a pod is slow from its start, without engines
-def test_a_pod_that_is_slow_from_its_start_shows_beside_another_one(tmp_path: Path) -> None:
-    figures: list[float] = []
-    for name, turns in (("quick", 5), ("slow", 50)):
-        root = tmp_path / name
-        root.mkdir()
-        task = artifact(root, slow_model(), [{"turns": np.array([turns], np.int64)}])
-        with (
-            Server(root, task) as server,
-            Sidecar(root, task, server.port, pace=0.1) as sidecar,
-        ):
-            sidecar.until_ready()
-            usual = present(
-                value(sidecar.metrics(), "enginewright_usual_latency_seconds", shapes="s0")
-            )
-            figures.append(usual)
-    quick, slow = figures
-    assert slow > 2 * quick
-    assert slow - quick > 0.001
-
-
-def test_unknown_figures_are_left_out_not_zero(tmp_path: Path) -> None:
-    task = artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
-    with Server(tmp_path, task) as server, Proxy(server.port) as proxy:
+def test_unknown_figures_are_left_out_not_zero(server: Server) -> None:
+    with Proxy(server.port) as proxy:
         proxy.refusing = {"/execution": 500, "/infer": 503, "/metrics": 500}
-        with Sidecar(tmp_path, task, proxy.port, pace=0.2) as sidecar:
+        with Sidecar(server.root, server.task, proxy.port, pace=0.2) as sidecar:
             sidecar.until_state(Check.SERVER, "ok")
             assert set(sidecar.metrics()) == {
                 "enginewright_baseline_lowered_total",
@@ -98,12 +75,11 @@ def test_unknown_figures_are_left_out_not_zero(tmp_path: Path) -> None:
             }
 
 
-def test_an_opset_beyond_the_runtimes_is_reported(tmp_path: Path) -> None:
-    task = artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
-    with Server(tmp_path, task) as server:
-        recipe = change_manifest(tmp_path).recipe
-        change_manifest(tmp_path, recipe=recipe.model_copy(update={"max_opset": 16}))
-        with Sidecar(tmp_path, task, server.port) as sidecar:
-            sidecar.until(lambda: "enginewright_opset_supported" in sidecar.metrics(), "reported")
-            (sample,) = sidecar.metrics()["enginewright_opset_supported"]
-            assert sample.value == 0
+def test_an_opset_beyond_the_runtimes_is_reported(server: Server, tmp_path: Path) -> None:
+    task = artifact(tmp_path, linear_model(), SAMPLES)
+    recipe = change_manifest(tmp_path).recipe
+    change_manifest(tmp_path, recipe=recipe.model_copy(update={"max_opset": 16}))
+    with Sidecar(tmp_path, task, server.port) as sidecar:
+        sidecar.until(lambda: "enginewright_opset_supported" in sidecar.metrics(), "reported")
+        (sample,) = sidecar.metrics()["enginewright_opset_supported"]
+        assert sample.value == 0

@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 import pytest
-from enginewright_contract.task import ServeTask
 
-from tests.support.serving import Server, Wire, linear_model
-from tests.support.sidecar import Sidecar, artifact
+from tests.support.serving import Feeds, Server, Wire, linear_model
+from tests.support.shared import share_server
+from tests.support.sidecar import Sidecar, artifact, share_token
 
 CLIENTS: Final = 100
 PROBE_SECONDS: Final = 3.0  # the timeout of the pod's readiness probe
@@ -23,15 +23,13 @@ PIPELINES: Final = 8
 BATCH: Final = 5000  # requests
 
 
-def make_task(root: Path) -> ServeTask:
-    return artifact(root, linear_model(), [{"x": np.full((1, 8), 0.5, np.float32)}])
+SAMPLE: Final[Feeds] = {"x": np.full((1, 8), 0.5, np.float32)}
+server = share_server(linear_model, SAMPLE)
 
 
 @pytest.fixture(scope="module")
-def sidecar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sidecar]:
-    root = tmp_path_factory.mktemp("sidecar")
-    task = make_task(root)
-    with Server(root, task) as server, Sidecar(root, task, server.port) as started:
+def sidecar(server: Server) -> Iterator[Sidecar]:
+    with Sidecar(server.root, server.task, server.port) as started:
         started.until_ready()
         for path in ("/measurements", "/metrics"):
             started.until(lambda path=path: started.get(path).status == 200, "reported")  # type: ignore[misc]  # mypy cannot infer it
@@ -267,12 +265,10 @@ def test_silent_connections_leave_the_others_their_answers(sidecar: Sidecar) -> 
             assert sidecar.get(path).status == 200
 
 
-def test_measurements_are_built_once_per_interval(tmp_path: Path) -> None:
-    task = make_task(tmp_path)
-    with (
-        Server(tmp_path, task) as server,
-        Sidecar(tmp_path, task, server.port, measurements_age=3600.0) as sidecar,
-    ):
+def test_measurements_are_built_once_per_interval(server: Server, tmp_path: Path) -> None:
+    task = artifact(tmp_path, linear_model(), [SAMPLE])
+    share_token(server, tmp_path)
+    with Sidecar(tmp_path, task, server.port, measurements_age=3600.0) as sidecar:
         sidecar.until_ready()
         sidecar.until(lambda: sidecar.get("/measurements").status == 200, "reported")
         first = sidecar.get("/measurements")

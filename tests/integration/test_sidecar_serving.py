@@ -18,11 +18,15 @@ from enginewright_contract.manifest import VaryingOutput
 from enginewright_contract.reasons import ExitCode, Reason
 from enginewright_contract.task import ServeTask, ShapeProfile
 from enginewright_contract.verdict import Check
+from enginewright_runtime.core.paths import Paths
+from enginewright_serving.sidecar.main import run
 from onnx import TensorProto, helper
 
-from tests.support.adversary import honest
+from tests.support.adversary import change_each_output
 from tests.support.broken_models import initializer, parse_text
 from tests.support.optional import present
+from tests.support.pods import Pod, run_pod
+from tests.support.ports import free_port
 from tests.support.programs import run_program
 from tests.support.serving import (
     Feeds,
@@ -31,10 +35,10 @@ from tests.support.serving import (
     linear_model,
     model,
     read_report,
-    scale_linear,
     slow_model,
     tensor,
 )
+from tests.support.shared import share_server
 from tests.support.sidecar import (
     Proxy,
     Sidecar,
@@ -42,6 +46,7 @@ from tests.support.sidecar import (
     change_manifest,
     prepare_served,
     promising,
+    share_token,
     value,
 )
 from tests.support.turns import slow_request
@@ -64,24 +69,16 @@ def task(tmp_path: Path) -> ServeTask:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Sidecar]]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
     root = tmp_path_factory.mktemp("pod")
     task = artifact(root, linear_model(), [SAMPLE])
-    with (
-        Server(root, task) as server,
-        Proxy(server.port) as proxy,
-        Sidecar(root, task, proxy.port, pace=QUICK) as sidecar,
-    ):
-        yield proxy, sidecar
+    with run_pod(root, task, pace=QUICK, window_seconds=2.0) as pod:
+        yield pod
 
 
 @pytest.fixture
-def pod(served: tuple[Proxy, Sidecar]) -> tuple[Proxy, Sidecar]:
-    """Return a pod that is ready, whose proxy changes nothing yet."""
-    proxy, sidecar = served
-    honest(proxy)
-    sidecar.until_ready()
-    return proxy, sidecar
+def pod(served: Pod) -> Pod:
+    return served.mend()
 
 
 # prepared for an engine: as an interim serves it until that is built
@@ -131,60 +128,34 @@ def test_every_type_of_tensor_is_asked_and_compared(tmp_path: Path) -> None:
         sidecar.until_state(Check.GOLDEN, "ok")
 
 
-def dice(scale: float = 1.0) -> onnx.ModelProto:
+def dice() -> onnx.ModelProto:
     """Return y = x + noise, z = -x."""
-    return parse_text(f"""(float[64] x) => (float[64] y, float[64] z) {{
-        r = RandomNormal <shape = [64], scale = {scale}> () y = Add(x, r) z = Neg(x) }}""")
+    return parse_text("""(float[64] x) => (float[64] y, float[64] z) {
+        r = RandomNormal <shape = [64]> () y = Add(x, r) z = Neg(x) }""")
 
 
 DICE: Feeds = {"x": np.ones(64, np.float32)}
 
 
-def test_a_model_that_throws_dice_is_admitted(tmp_path: Path) -> None:
-    task = artifact(tmp_path, dice(), [DICE])
-    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+noisy = share_server(dice, DICE)
+
+
+def test_a_model_that_throws_dice_is_admitted(noisy: Server) -> None:
+    with Sidecar(noisy.root, noisy.task, noisy.port) as sidecar:
         sidecar.until_ready()
         assert sidecar.verdict().parity_max_abs_error == 0.0  # of z
         assert sidecar.check(Check.GOLDEN).message.endswith("; compared in distribution: y")
 
 
-# fault: Outputs | another distribution from the server of another model | check `golden`: never
-#   admitted | first golden inference
-def test_noise_in_place_of_noise_is_never_admitted(tmp_path: Path) -> None:
-    served, reported = (tmp_path / name for name in ("served", "reported"))
-    wild = artifact(served, dice(1e6), [DICE])
-    task = artifact(reported, dice(), [DICE])
-    with Server(served, wild) as server, Sidecar(reported, task, server.port) as sidecar:
-        wrong = sidecar.until_state(Check.GOLDEN, "failed")
-        assert wrong.reason is Reason.PARITY_FAILED
-        assert "output 'y' of golden sample 's0' has another distribution than the source's" in (
-            wrong.message
-        )
-        assert not sidecar.is_ready()
-
-
-# fault: Outputs | an output varies and the source's does not | every comparison | first golden
-#   inference
-def test_outputs_that_vary_though_the_source_is_stable_are_wrong(tmp_path: Path) -> None:
-    served, reported = (tmp_path / name for name in ("served", "reported"))
-    wild = artifact(served, dice(), [DICE])
-    task = artifact(reported, dice(), [DICE])
-    change_manifest(reported, varying=())
-    with Server(served, wild) as server, Sidecar(reported, task, server.port) as sidecar:
-        wrong = sidecar.until_state(Check.GOLDEN, "failed")
-        assert wrong.reason is Reason.PARITY_FAILED
-
-
 # fault: Outputs | a check compared nothing | check `golden` unknown, NothingCompared: never
 #   admitted | first golden inference
-def test_where_nothing_is_compared_golden_is_unknown(tmp_path: Path) -> None:
+def test_where_nothing_is_compared_golden_is_unknown(noisy: Server, tmp_path: Path) -> None:
     only = dice()
     del only.graph.output[1], only.graph.node[2]
     task = artifact(tmp_path, only, [DICE])
-    change_manifest(
-        tmp_path, varying=(VaryingOutput(name="y"),)
-    )  # how it is distributed is not known
-    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+    # how it is distributed is not known
+    change_manifest(tmp_path, varying=(VaryingOutput(name="y"),))
+    with Sidecar(tmp_path, task, noisy.port) as sidecar:
         sidecar.until(
             lambda: sidecar.check(Check.GOLDEN).reason is Reason.NOTHING_COMPARED, "asked"
         )
@@ -206,17 +177,17 @@ def detector(seed: int, *, scored: bool = False) -> onnx.ModelProto:
     )
 
 
+finding = share_server(lambda: detector(0, scored=True), {"x": np.full((1, 8), 0.5, np.float32)})
+
+
 # fault: Outputs | golden outputs without elements pass for any model's | check `golden` unknown,
 #   NothingCompared: never admitted | first golden inference
 def test_another_detector_is_not_admitted_for_boxes_that_golden_samples_lack(
-    tmp_path: Path,
+    finding: Server, tmp_path: Path
 ) -> None:
-    served, reported = (tmp_path / name for name in ("served", "reported"))
     rng = np.random.default_rng(3)
     samples: list[Feeds] = [{"x": rng.random((rows, 8), np.float32)} for rows in (1, 4)]
-    other = artifact(served, detector(99), samples)
-    task = artifact(reported, detector(0), samples)
-    with Server(served, other) as server, Sidecar(reported, task, server.port) as sidecar:
+    with Sidecar(tmp_path, artifact(tmp_path, detector(99), samples), finding.port) as sidecar:
         sidecar.until(
             lambda: sidecar.check(Check.GOLDEN).reason is Reason.NOTHING_COMPARED, "asked"
         )
@@ -226,10 +197,8 @@ def test_another_detector_is_not_admitted_for_boxes_that_golden_samples_lack(
         assert not sidecar.is_ready()
 
 
-def test_an_output_without_elements_is_named_and_the_others_admit_the_pod(tmp_path: Path) -> None:
-    sample: Feeds = {"x": np.full((1, 8), 0.5, np.float32)}
-    task = artifact(tmp_path, detector(0, scored=True), [sample])
-    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+def test_an_output_without_elements_is_named_and_the_others_admit_the_pod(finding: Server) -> None:
+    with Sidecar(finding.root, finding.task, finding.port) as sidecar:
         sidecar.until_ready()
         golden = sidecar.check(Check.GOLDEN)
         assert (golden.state, golden.reason) == ("ok", Reason.NOTHING_COMPARED)
@@ -263,66 +232,54 @@ def test_a_server_that_is_not_there_yet_or_not_any_more(tmp_path: Path, task: Se
             sidecar.until_ready()
 
 
-def test_a_server_that_hangs_delays_neither_answers_nor_scrapes(
-    tmp_path: Path, task: ServeTask
-) -> None:
-    with (
-        Server(tmp_path, task) as server,
-        Sidecar(tmp_path, task, server.port, pace=QUICK) as sidecar,
-    ):
-        sidecar.until_ready()
-        server.process.send_signal(19)  # SIGSTOP
-        try:
-            hung = sidecar.until_state(Check.SERVER, "failed")
-            assert hung.message == "the server did not respond within 2 s"
-            began = time.monotonic()
-            assert "enginewright_requests_total" not in sidecar.metrics()
-            assert time.monotonic() - began < 10  # when Prometheus gives up
-            assert sidecar.is_ready()  # the server's own probes act on that; wrong it is not
-            sidecar.until_state(Check.PLACEMENT, "unknown")
-            assert "enginewright_fallback_active" not in sidecar.metrics()
-        finally:
-            server.process.send_signal(18)
-        sidecar.until_state(Check.PLACEMENT, "ok")
+def test_a_server_that_hangs_delays_neither_answers_nor_scrapes(pod: Pod) -> None:
+    sidecar = pod.sidecar
+    pod.server.process.send_signal(signal.SIGSTOP)
+    try:
+        hung = sidecar.until_state(Check.SERVER, "failed")
+        assert hung.message == "the server did not respond within 2 s"
+        began = time.monotonic()
+        assert "enginewright_requests_total" not in sidecar.metrics()
+        assert time.monotonic() - began < 10  # when Prometheus gives up
+        assert sidecar.is_ready()  # the server's own probes act on that; wrong it is not
+        sidecar.until_state(Check.PLACEMENT, "unknown")
+        assert "enginewright_fallback_active" not in sidecar.metrics()
+    finally:
+        pod.server.process.send_signal(signal.SIGCONT)
+    sidecar.until_state(Check.PLACEMENT, "ok")
 
 
-def test_wrong_answers_make_an_admitted_pod_unready_at_once(
-    tmp_path: Path, pod: tuple[Proxy, Sidecar]
-) -> None:
-    proxy, sidecar = pod
-    with Server(tmp_path, artifact(tmp_path, scale_linear(2.0), [SAMPLE])) as wrong:
-        proxy.inference_port = wrong.port  # and /execution says what it always said
-        sidecar.until(lambda: not sidecar.is_ready(), "unready")
-        golden = sidecar.check(Check.GOLDEN)
-        assert (golden.state, golden.reason) == ("failed", Reason.PARITY_FAILED)
-        assert "output 'y' of golden sample 's0' is outside the tolerance" in golden.message
-        verdict = sidecar.verdict()
-        assert verdict.admitted
-        assert verdict.parity_max_abs_error
-        assert value(sidecar.metrics(), "enginewright_check", check="golden", state="failed") == 1
-        assert value(sidecar.metrics(), "enginewright_probe_failures_total", check="golden")
+def test_wrong_answers_make_an_admitted_pod_unready_at_once(pod: Pod) -> None:
+    sidecar = pod.sidecar
+    # and /execution says what it always said
+    change_each_output(lambda array: array * np.float32(2))(pod.proxy)
+    sidecar.until(lambda: not sidecar.is_ready(), "unready")
+    golden = sidecar.check(Check.GOLDEN)
+    assert (golden.state, golden.reason) == ("failed", Reason.PARITY_FAILED)
+    assert "output 'y' of golden sample 's0' is outside the tolerance" in golden.message
+    verdict = sidecar.verdict()
+    assert verdict.admitted
+    assert verdict.parity_max_abs_error
+    assert value(sidecar.metrics(), "enginewright_check", check="golden", state="failed") == 1
+    assert value(sidecar.metrics(), "enginewright_probe_failures_total", check="golden")
 
 
 # fault: Latency | the server under-reports its time | `probe-latency` measures the answer on an
 #   idle server | 11 s
-def test_a_slow_model_is_reported_against_its_own_report(tmp_path: Path, task: ServeTask) -> None:
-    with (
-        Server(tmp_path, task) as server,
-        Proxy(server.port) as proxy,
-        Sidecar(tmp_path, task, proxy.port, pace=QUICK, window_seconds=2.0) as sidecar,
-    ):
-        asked = "enginewright_probe_duration_seconds_count"
-        sidecar.until(lambda: (value(sidecar.metrics(), asked) or 0) > 40, "baselines", 60)
-        sidecar.until_state(Check.PROBE_LATENCY, "ok", 60)
-        proxy.delay = 1.0  # far above what other load on the machine makes of the way
-        slow = sidecar.until_state(Check.PROBE_LATENCY, "failed", 60)
-        ratio = value(sidecar.metrics(), "enginewright_latency_ratio", check="probe-latency")
-        assert slow.reason is Reason.SLOWER_THAN_BASELINE
-        assert ratio is not None
-        assert ratio > 2.2
-        assert sidecar.is_ready()
-        proxy.delay = 0.0
-        sidecar.until_state(Check.PROBE_LATENCY, "ok", 60)
+def test_a_slow_model_is_reported_against_its_own_report(pod: Pod) -> None:
+    proxy, sidecar = pod.proxy, pod.sidecar
+    asked = "enginewright_probe_duration_seconds_count"
+    sidecar.until(lambda: (value(sidecar.metrics(), asked) or 0) > 40, "baselines", 60)
+    sidecar.until_state(Check.PROBE_LATENCY, "ok", 60)
+    proxy.delay = 1.0  # far above what other load on the machine makes of the way
+    slow = sidecar.until_state(Check.PROBE_LATENCY, "failed", 60)
+    ratio = value(sidecar.metrics(), "enginewright_latency_ratio", check="probe-latency")
+    assert slow.reason is Reason.SLOWER_THAN_BASELINE
+    assert ratio is not None
+    assert ratio > 2.2
+    assert sidecar.is_ready()
+    proxy.delay = 0.0
+    sidecar.until_state(Check.PROBE_LATENCY, "ok", 60)
 
 
 @pytest.mark.timeout(300)
@@ -345,36 +302,62 @@ def test_golden_inferences_of_a_slow_model_leave_it_alone(tmp_path: Path) -> Non
         assert sidecar.check(Check.GOLDEN).state == "ok"
 
 
+# For `Server(before=...)`: from SIGUSR1 to SIGUSR2 every run of the model is done thirty times, so that
+# other load on the machine, which may spoil the baseline, is no matter.
+GROWS = """
+import signal
+from enginewright_runtime.session.runner import Runner
+once, times = Runner.run, [1]
+def grown(self, *arguments, **options):
+    for _ in range(times[0] - 1):
+        once(self, *arguments, **options)
+    return once(self, *arguments, **options)
+Runner.run = grown
+for number, count in ((signal.SIGUSR1, 30), (signal.SIGUSR2, 1)):
+    signal.signal(number, lambda *_, count=count: times.__setitem__(0, count))
+"""
+
+
+# with a queue of four, and a model that can grow
+slow = share_server(slow_model, {"turns": np.array([1])}, options={"max_queue": 4}, before=GROWS)
+
+
+def slow_pod(server: Server, root: Path, *turns: int) -> ServeTask:
+    """Write, for another sidecar of the slow model's server, golden samples of so many turns."""
+    share_token(server, root)
+    return artifact(root, slow_model(), [{"turns": np.array([count])} for count in turns])
+
+
 # fault: Latency | a golden inference of a large sample delays requests | samples in service cost
 #   no more than requests do | prevented
-def test_in_service_no_sample_is_asked_that_costs_more_than_requests_do(tmp_path: Path) -> None:
-    turns = {name: np.array([count], np.int64) for name, count in (("large", 300), ("small", 1))}
-    task = artifact(tmp_path, slow_model(), [{"turns": turn} for turn in turns.values()])
+def test_in_service_no_sample_is_asked_that_costs_more_than_requests_do(
+    slow: Server, tmp_path: Path
+) -> None:
+    large, small = (np.array([count]).tobytes() for count in (300, 1))
+    task = slow_pod(slow, tmp_path, 300, 1)
     with (
-        Server(tmp_path, task) as server,
-        Proxy(server.port) as proxy,
+        Proxy(slow.port) as proxy,
         Sidecar(tmp_path, task, proxy.port, pace=QUICK) as sidecar,
-        server.wire() as wire,
+        slow.wire() as wire,
     ):
         sidecar.until_ready()
-        assert set(proxy.asked) == {turn.tobytes() for turn in turns.values()}, "to be admitted"
+        assert set(proxy.asked) == {large, small}, "to be admitted"
         asked = len(proxy.asked)
 
         def in_service() -> bool:
-            wire.send(slow_request(server, 1))  # else no request would be delayed
+            wire.send(slow_request(slow, 1))  # else no request would be delayed
             assert wire.receive().status == 200
             return len(proxy.asked) > asked + 20
 
         sidecar.until(in_service, "golden inferences in service", 200)
-        assert set(proxy.asked[asked + 1 :]) == {turns["small"].tobytes()}
+        assert set(proxy.asked[asked + 1 :]) == {small}
         assert sidecar.check(Check.GOLDEN).state == "ok"
 
 
-def test_a_busy_server_is_no_failure(pod: tuple[Proxy, Sidecar]) -> None:
-    proxy, sidecar = pod
-    failures = "enginewright_probe_failures_total"
+def test_a_busy_server_is_no_failure(pod: Pod) -> None:
+    sidecar, failures = pod.sidecar, "enginewright_probe_failures_total"
     before = value(sidecar.metrics(), failures, check="golden")
-    proxy.refusing = {"/infer": 503}
+    pod.proxy.refusing = {"/infer": 503}
     golden = sidecar.until_state(Check.GOLDEN, "unknown")
     assert golden.message == "the server is too busy for golden samples (503)"
     assert sidecar.is_ready()
@@ -390,7 +373,7 @@ def many(server: Server, count: int) -> None:
             assert wire.receive().status == 200
 
 
-def test_live_requests_are_compared_with_earlier_ones(tmp_path: Path, task: ServeTask) -> None:
+def test_live_requests_are_compared_with_earlier_ones(pod: Pod) -> None:
     def slow_down(reported: dict[str, Any]) -> dict[str, Any]:
         buckets = [
             item | {"seconds": item["seconds"] + 0.01 * item["count"]}
@@ -398,78 +381,53 @@ def test_live_requests_are_compared_with_earlier_ones(tmp_path: Path, task: Serv
         ]
         return reported | {"buckets": buckets}
 
-    with (
-        Server(tmp_path, task) as server,
-        Proxy(server.port) as proxy,
-        Sidecar(tmp_path, task, proxy.port, pace=QUICK, window_seconds=2.0) as sidecar,
-    ):
-        sidecar.until_ready()
+    sidecar = pod.sidecar
 
-        def is_in_state(state: str) -> bool:
-            many(server, 20)
-            return sidecar.check(Check.LIVE_LATENCY).state == state
+    def is_in_state(state: str) -> bool:
+        many(pod.server, 20)
+        return sidecar.check(Check.LIVE_LATENCY).state == state
 
-        sidecar.until(lambda: is_in_state("ok"), "requests are as usual")
-        proxy.execution = slow_down  # as if the model had taken 10 ms more each time
-        sidecar.until(lambda: is_in_state("failed"), "requests are slow")
-        latency = sidecar.check(Check.LIVE_LATENCY)
-        assert latency.reason is Reason.SLOWER_THAN_BASELINE
-        assert "requests of up to 16 elements" in latency.message
-        assert value(sidecar.metrics(), "enginewright_latency_ratio", check="live-latency")
-        assert sidecar.is_ready()
-
-
-# For `Server(before=...)`: from SIGUSR1 on every run of the model is done thirty times, so that other
-# load on the machine, which may spoil the baseline, is no matter.
-GROWS = """
-import signal
-from enginewright_runtime.session.runner import Runner
-once, times = Runner.run, [1]
-def grown(self, *arguments, **options):
-    for _ in range(times[0] - 1):
-        once(self, *arguments, **options)
-    return once(self, *arguments, **options)
-Runner.run = grown
-def grow(*_):
-    times[0] = 30
-signal.signal(signal.SIGUSR1, grow)
-"""
+    sidecar.until(lambda: is_in_state("ok"), "requests are as usual")
+    pod.proxy.execution = slow_down  # as if the model had taken 10 ms more each time
+    sidecar.until(lambda: is_in_state("failed"), "requests are slow")
+    latency = sidecar.check(Check.LIVE_LATENCY)
+    assert latency.reason is Reason.SLOWER_THAN_BASELINE
+    assert "requests of up to 16 elements" in latency.message
+    assert value(sidecar.metrics(), "enginewright_latency_ratio", check="live-latency")
+    assert sidecar.is_ready()
 
 
 # fault: Latency | the model becomes much slower, without requests | check `probe-latency` | 11 s
 #   to 1 min
 @pytest.mark.timeout(300)
-def test_a_model_that_takes_much_longer_is_found_without_traffic(tmp_path: Path) -> None:
-    task = artifact(tmp_path, slow_model(), [{"turns": np.array([20], np.int64)}])
-    with (
-        Server(tmp_path, task, before=GROWS) as server,
-        Sidecar(tmp_path, task, server.port, pace=QUICK, slowest_interval=1.0) as sidecar,
-    ):
+def test_a_model_that_takes_much_longer_is_found_without_traffic(
+    slow: Server, tmp_path: Path
+) -> None:
+    task = slow_pod(slow, tmp_path, 20)
+    with Sidecar(tmp_path, task, slow.port, pace=QUICK, slowest_interval=1.0) as sidecar:
         sidecar.until_ready()
         sidecar.until_state(Check.PROBE_LATENCY, "ok", 90)
-        server.process.send_signal(signal.SIGUSR1)
-        latency = sidecar.until_state(Check.PROBE_LATENCY, "failed", 90)
+        slow.process.send_signal(signal.SIGUSR1)
+        try:
+            latency = sidecar.until_state(Check.PROBE_LATENCY, "failed", 90)
+        finally:
+            slow.process.send_signal(signal.SIGUSR2)
         assert latency.reason is Reason.SLOWER_THAN_BASELINE
         assert sidecar.is_ready()
 
 
-def test_overload_is_neither_wrong_nor_unready(tmp_path: Path) -> None:
-    sample: Feeds = {"turns": np.array([20], np.int64)}
-    task = artifact(tmp_path, slow_model(), [sample])
-    task = task.model_copy(update={"max_queue": 4})
+def test_overload_is_neither_wrong_nor_unready(slow: Server, tmp_path: Path) -> None:
+    task = slow_pod(slow, tmp_path, 20)
     stop = threading.Event()
     statuses: set[int] = set()
 
-    def press(server: Server) -> None:
+    def press() -> None:
         while not stop.is_set():
-            statuses.add(server.send(slow_request(server, 20)).status)
+            statuses.add(slow.send(slow_request(slow, 20)).status)
 
-    with (
-        Server(tmp_path, task) as server,
-        Sidecar(tmp_path, task, server.port, pace=QUICK, probe_share=1.0) as sidecar,
-    ):
+    with Sidecar(tmp_path, task, slow.port, pace=QUICK, probe_share=1.0) as sidecar:
         sidecar.until_ready()
-        clients = [threading.Thread(target=press, args=(server,)) for _ in range(16)]
+        clients = [threading.Thread(target=press) for _ in range(16)]
         for client in clients:
             client.start()
         try:
@@ -490,61 +448,54 @@ def test_overload_is_neither_wrong_nor_unready(tmp_path: Path) -> None:
     assert statuses == {200, 503}
 
 
-def test_a_clients_short_timeout_fails_no_check_and_is_reported(
-    tmp_path: Path, task: ServeTask
-) -> None:
+def test_a_clients_short_timeout_fails_no_check_and_is_reported(pod: Pod) -> None:
     sample = json_inputs(**SAMPLE)
-    with (
-        Server(tmp_path, task) as server,
-        Sidecar(tmp_path, task, server.port, pace=0.2) as sidecar,
-    ):
-        sidecar.until_ready()
-        hurried = sample | {"parameters": {"timeout": 1}}  # a microsecond
+    hurried = sample | {"parameters": {"timeout": 1}}  # a microsecond
 
-        def is_reported() -> bool:
-            for _ in range(10):
-                server.post(sample)
-                server.post(hurried)
-            return "not run, for load" in sidecar.check(Check.ERRORS).message
+    def is_reported() -> bool:
+        for _ in range(10):
+            pod.server.post(sample)
+            pod.server.post(hurried)
+        return "not run, for load" in pod.sidecar.check(Check.ERRORS).message
 
-        sidecar.until(is_reported, "the check has counted them")
-        assert sidecar.check(Check.ERRORS).state == "ok"
-        assert server.metric('enginewright_requests_total{code="504"') > 20
+    pod.sidecar.until(is_reported, "the check has counted them")
+    assert pod.sidecar.check(Check.ERRORS).state == "ok"
+    assert pod.server.metric('enginewright_requests_total{code="504"') > 20
 
 
 @pytest.mark.parametrize("nonsense", [b"null", b"{" * 10_000], ids=["null", "braces"])
-def test_nonsense_is_survived(pod: tuple[Proxy, Sidecar], nonsense: bytes) -> None:
-    proxy, sidecar = pod
-    proxy.saying = nonsense
+def test_nonsense_is_survived(pod: Pod, nonsense: bytes) -> None:
+    sidecar = pod.sidecar
+    pod.proxy.saying = nonsense
     sidecar.until_state(Check.GOLDEN, "failed")  # 200 and no answer is a wrong answer
-    placement = sidecar.until_state(Check.PLACEMENT, "unknown")
-    assert "execution report is invalid" in placement.message
+    invalid = "execution report is invalid"
+    sidecar.until(lambda: invalid in sidecar.check(Check.PLACEMENT).message, invalid)
+    assert sidecar.check(Check.PLACEMENT).state == "unknown"
     sidecar.until_state(Check.ERRORS, "unknown")
     assert "enginewright_check" in sidecar.metrics()
     assert sidecar.get("/healthz").status == 200
 
 
 def test_without_execution_nothing_is_admitted_under_forbid_and_it_is_otherwise(
-    tmp_path: Path, task: ServeTask
+    pod: Pod, task: ServeTask, tmp_path: Path
 ) -> None:
-    with Server(tmp_path, task) as server, Proxy(server.port) as proxy:
+    with Proxy(pod.server.port) as proxy:
         proxy.refusing = {"/execution": 404}
         with Sidecar(tmp_path, task, proxy.port) as sidecar:
             sidecar.until_state(Check.GOLDEN, "ok")
             assert sidecar.check(Check.PLACEMENT).state == "unknown"
             assert not sidecar.is_ready()
-        with Sidecar(tmp_path, promising(task, "Allow"), proxy.port) as sidecar:
-            sidecar.until_ready()
         proxy.refusing = {"/execution": 500}  # ours would have reported it
         with Sidecar(tmp_path, promising(task, "Allow"), proxy.port) as sidecar:
             sidecar.until_state(Check.GOLDEN, "ok")
             assert not sidecar.is_ready()
+            proxy.refusing = {"/execution": 404}
+            sidecar.until_ready()
 
 
-def test_invalid_requests_are_refused(pod: tuple[Proxy, Sidecar]) -> None:
-    _, sidecar = pod
-    assert sidecar.get("/").status == 404
-    connection = http.client.HTTPConnection("127.0.0.1", sidecar.port, timeout=5)
+def test_invalid_requests_are_refused(pod: Pod) -> None:
+    assert pod.sidecar.get("/").status == 404
+    connection = http.client.HTTPConnection("127.0.0.1", pod.sidecar.port, timeout=5)
     connection.request("POST", "/verdict", b"{}")
     answer = connection.getresponse()
     assert answer.status == 405
@@ -552,11 +503,13 @@ def test_invalid_requests_are_refused(pod: tuple[Proxy, Sidecar]) -> None:
     connection.request("GET", "/verdict", b"{}")
     assert connection.getresponse().status == 413
     connection.close()
-    assert json.loads(sidecar.get("/healthz").body) == {"healthy": True}
+    assert json.loads(pod.sidecar.get("/healthz").body) == {"healthy": True}
 
 
-def test_sigterm_ends_it_without_waiting_for_its_loops(tmp_path: Path, task: ServeTask) -> None:
-    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+def test_sigterm_ends_it_without_waiting_for_its_loops(
+    pod: Pod, task: ServeTask, tmp_path: Path
+) -> None:
+    with Sidecar(tmp_path, task, pod.server.port) as sidecar:
         sidecar.until_ready()
         began = time.monotonic()
         sidecar.process.terminate()
@@ -565,27 +518,23 @@ def test_sigterm_ends_it_without_waiting_for_its_loops(tmp_path: Path, task: Ser
     assert (tmp_path / "dev/termination-log").read_text() == ""
 
 
-def wait_refusal(root: Path, task: ServeTask) -> tuple[int, Reason | None]:
-    sidecar = Sidecar(root, task, 1)
-    try:
-        code = sidecar.process.wait(20)
-    finally:
-        sidecar.stop()
-    assert "Traceback" not in sidecar.log()
-    termination_message = read_report(root)
-    assert termination_message.stage == "sidecar"
-    return code, termination_message.reason
+def refusal(root: Path, task: ServeTask) -> tuple[int, Reason | None]:
+    """Run a sidecar that ends before it opens its port; return exit code and reported reason."""
+    code = run(task, Paths.under(root), port=free_port(), server_port=1)
+    report = read_report(root)
+    assert report.stage == "sidecar"
+    return code, report.reason
 
 
 def test_an_artefact_that_is_not_there_or_damaged_is_reported(
     tmp_path: Path, task: ServeTask
 ) -> None:
     (tmp_path / "artifact/golden/inputs.npz").write_bytes(b"no zip")
-    assert wait_refusal(tmp_path, task) == (ExitCode.PERMANENT, Reason.ARTIFACT_CORRUPT)
+    assert refusal(tmp_path, task) == (ExitCode.PERMANENT, Reason.ARTIFACT_CORRUPT)
     other = task.model_copy(update={"prepared_key": "0" * 64})
-    assert wait_refusal(tmp_path, other) == (ExitCode.PERMANENT, Reason.ARTIFACT_CORRUPT)
+    assert refusal(tmp_path, other) == (ExitCode.PERMANENT, Reason.ARTIFACT_CORRUPT)
     (tmp_path / "artifact/manifest.json").unlink()
-    assert wait_refusal(tmp_path, task) == (ExitCode.TRANSIENT, Reason.ARTIFACT_MISSING)
+    assert refusal(tmp_path, task) == (ExitCode.TRANSIENT, Reason.ARTIFACT_MISSING)
 
 
 def test_the_command_and_its_imports(tmp_path: Path, task: ServeTask) -> None:

@@ -1,16 +1,17 @@
 """Clients' requests that a canary answers as well: what is measured, and that no client ever notices."""
 
 import contextlib
+import itertools
 import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 import numpy as np
-import onnx
 import pytest
 from enginewright.manifests.serving_pod import sidecar_memory
 from enginewright_contract.measurements import Measurements, ShadowComparison, ShadowOutput
@@ -20,7 +21,7 @@ from enginewright_contract.task import ServeTask
 from tests.support.broken_models import initializer, parse_text
 from tests.support.optional import present
 from tests.support.ports import free_port
-from tests.support.process_memory import memory_of
+from tests.support.process_memory import forget_peak, memory_of
 from tests.support.serving import (
     COPY,
     SHADOW_TOKEN,
@@ -33,32 +34,24 @@ from tests.support.serving import (
     scale_linear,
     slow_model,
 )
-from tests.support.sidecar import Sidecar, artifact
-from tests.support.turns import queue_depth
+from tests.support.shared import share_server
+from tests.support.sidecar import Sidecar, artifact, share_token
+from tests.support.turns import queue_depth, slow_request
 from tests.support.waiting import until
 
 CANARY: Final = "r2"
 HERE: Final = "127.0.0.1"
 SAMPLES = [{"x": np.full((rows, 8), rows / 2, np.float32)} for rows in (1, 3)]
+ROW: Final = [[0.5] * 8]
 MIB: Final = 1 << 20
+PATIENCE: Final = 10.0  # seconds for which a sidecar waits for a canary's answer
 NOTICED: Final = (
     2.0  # seconds of one request, far above what any takes and far below what canaries wait
 )
 
 
-def canary_task(root: Path, new: onnx.ModelProto) -> ServeTask:
-    root.mkdir()
-    return artifact(root, new, SAMPLES).model_copy(update={"revision": CANARY})
-
-
 def start_watching(
-    root: Path,
-    task: ServeTask,
-    server: int,
-    canary: int,
-    seconds: float = 20.0,
-    *,
-    fresh: bool = False,
+    root: Path, task: ServeTask, server: int, canary: int, *, fresh: bool = False
 ) -> Sidecar:
     return Sidecar(
         root,
@@ -70,12 +63,14 @@ def start_watching(
         shadow_interval=0.05,
         measurements_age=0.1,
         shadow_port=canary,
-        shadow_seconds=seconds,
+        shadow_seconds=PATIENCE,
     )
 
 
-def order(share: float = 1.0, seconds: float = 100.0, to: str = HERE) -> str:
-    return f"{share:g} {int(time.time() + seconds)} {CANARY} {SHADOW_TOKEN} {to}"
+def order(
+    share: float = 1.0, seconds: float = 100.0, to: str = HERE, revision: str = CANARY
+) -> str:
+    return f"{share:g} {int(time.time() + seconds)} {revision} {SHADOW_TOKEN} {to}"
 
 
 def read_comparison(sidecar: Sidecar) -> ShadowComparison | None:
@@ -89,9 +84,7 @@ def counts(sidecar: Sidecar) -> tuple[int, int, int, int]:
 
 
 def outputs(sidecar: Sidecar) -> dict[str, ShadowOutput]:
-    shadow = present(read_comparison(sidecar))
-    assert shadow.revision == CANARY
-    return {output.name: output for output in shadow.outputs}
+    return {output.name: output for output in present(read_comparison(sidecar)).outputs}
 
 
 def request(server: Server, rows: list[list[float]], *, binary: bool = False) -> bytes:
@@ -112,11 +105,16 @@ def send(server: Server, sent: bytes, count: int, pause: float = 0.0) -> float:
     return longest
 
 
-def start(sidecar: Sidecar) -> None:
+def start(sidecar: Sidecar, revision: str = CANARY, share: float = 1.0) -> None:
     """Order copies from a pod once it is ready."""
     sidecar.until_ready()
-    sidecar.shadow(order())
-    sidecar.until(lambda: read_comparison(sidecar) is not None, "the order is read")
+    sidecar.shadow(order(share, revision=revision))
+
+    def is_read() -> bool:
+        comparison = read_comparison(sidecar)
+        return comparison is not None and comparison.revision == revision
+
+    sidecar.until(is_read, "the order is read")
 
 
 def compare_requests(server: Server, sidecar: Sidecar, *sent: bytes) -> int:
@@ -146,26 +144,50 @@ def count_by_code(server: Server, name: str) -> dict[str, int]:
     return {code: number for code, number in numbers.items() if number}
 
 
-@contextlib.contextmanager
-def pair(root: Path, new: onnx.ModelProto) -> Iterator[tuple[Server, Sidecar, Server, Sidecar]]:
-    """Serve the linear model, and `new` as its canary, each with its sidecar."""
+@dataclass(frozen=True)
+class Pod:
+    """A server of the linear model, its sidecar, and the port at which that looks for canaries."""
+
+    server: Server
+    sidecar: Sidecar
+    canary_port: int
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
+    root, port = tmp_path_factory.mktemp("serving"), free_port()
     task = artifact(root, linear_model(), SAMPLES)
-    beside = root / "canary"
-    theirs = canary_task(beside, new)
     with (
         Server(root, task) as server,
-        Server(beside, theirs) as canary,
-        start_watching(root, task, server.port, canary.port) as sidecar,
-        start_watching(beside, theirs, canary.port, free_port()) as other,
+        start_watching(root, task, server.port, port, fresh=True) as sidecar,
     ):
-        sidecar.until_ready()
+        yield Pod(server, sidecar, port)
+
+
+@pytest.fixture
+def pod(serving: Pod) -> Iterator[Pod]:
+    """Yield the pod, ready and without an order."""
+    serving.sidecar.until_ready()
+    forget_peak(serving.sidecar.process.pid)
+    yield serving
+    serving.sidecar.shadow("")
+
+
+def test_a_changed_model_differs_by_its_change(pod: Pod, tmp_path: Path) -> None:
+    server, roots = pod.server, [tmp_path / "serving", tmp_path / "canary"]
+    for root in roots:
+        root.mkdir()
+    task = artifact(roots[0], linear_model(), SAMPLES)
+    share_token(server, roots[0])
+    theirs = artifact(roots[1], scale_linear(1.5), SAMPLES).model_copy(update={"revision": CANARY})
+    answered = count_by_code(server, "enginewright_requests_total").get("200", 0)
+    with (
+        Server(roots[1], theirs) as canary,
+        start_watching(roots[0], task, server.port, canary.port) as sidecar,
+        start_watching(roots[1], theirs, canary.port, free_port()) as other,
+    ):
         other.until_ready()
-        yield server, sidecar, canary, other
-
-
-def test_a_changed_model_differs_by_its_change(tmp_path: Path) -> None:
-    with pair(tmp_path, scale_linear(1.5)) as (server, sidecar, canary, other):
-        small, large = [[0.5] * 8], [[-1.0] * 8, [2.0] * 8]
+        small, large = ROW, [[-1.0] * 8, [2.0] * 8]
         sent = compare_requests(
             server, sidecar, request(server, small), request(server, large, binary=True)
         )
@@ -182,7 +204,7 @@ def test_a_changed_model_differs_by_its_change(tmp_path: Path) -> None:
         total = max(abs(float(answer.sum())) for answer in answers)
         assert by_output["total"].max_abs == pytest.approx(0.5 * total, rel=1e-5)
         assert (by_output["y"].top1, by_output["total"].top1) == (1.0, None)
-        assert count_by_code(server, "enginewright_requests_total") == {"200": sent}
+        assert count_by_code(server, "enginewright_requests_total") == {"200": answered + sent}
         assert count_by_code(server, "enginewright_shadow_requests_total") == {}
         assert count_by_code(canary, "enginewright_requests_total") == {}
         copies = count_by_code(canary, "enginewright_shadow_requests_total")
@@ -194,28 +216,18 @@ def test_a_changed_model_differs_by_its_change(tmp_path: Path) -> None:
         assert report.shadow is None
 
 
-def test_only_the_share_is_sent(tmp_path: Path) -> None:
-    with pair(tmp_path, scale_linear(1.5)) as (server, sidecar, canary, _):
-        sidecar.shadow(order(share=0.25))
-        sidecar.until(lambda: read_comparison(sidecar) is not None, "the order is read")
-        send(server, request(server, [[0.5] * 8]), 200)
-        time.sleep(1.0)
-        # 50 are expected; beyond 6 standard deviations
-        assert 13 < sum(counts(sidecar)) < 87
-        assert count_by_code(server, "enginewright_requests_total") == {"200": 200}
-        assert sum(count_by_code(canary, "enginewright_shadow_requests_total").values()) < 87
+_numbers: Final = itertools.count()
 
 
 class Impostor:
     """What answers at the canary's address; it has the revision, and does `mode` to requests."""
 
-    def __init__(self, mode: str, *, revision: str = CANARY) -> None:
-        self.mode = mode
-        self.revision = revision
-        self.port = free_port()
+    def __init__(self, mode: str, port: int) -> None:
+        self.mode, self.port = mode, port
+        self.revision = f"c{next(_numbers)}"  # one that no sidecar has compared with
         self.bodies = 0  # requests of which a byte of the body arrived
         self.connections = 0
-        self._socket = socket.create_server((HERE, self.port))
+        self._socket = socket.create_server((HERE, port))
         self._open: list[socket.socket] = []
 
     def __enter__(self) -> Self:
@@ -223,8 +235,9 @@ class Impostor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._socket.close()
-        for item in self._open:
+        for item in (self._socket, *self._open):
+            with contextlib.suppress(OSError):  # it is closed
+                item.shutdown(socket.SHUT_RDWR)  # ends what a thread waits for
             item.close()
 
     def _accept(self) -> None:
@@ -236,8 +249,7 @@ class Impostor:
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError, EOFError):
-            file = connection.makefile("rb")
+        with contextlib.suppress(OSError, EOFError), connection.makefile("rb") as file:
             while line := file.readline():
                 length = 0
                 while (header := file.readline().strip().lower()) != b"":
@@ -255,12 +267,13 @@ class Impostor:
             case "hangs":
                 time.sleep(60)
             case "is slow":
-                time.sleep(1.0)
+                time.sleep(PATIENCE + 1.0)
                 connection.sendall(_response(500, b"{}"))
             case "resets":
                 linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
                 connection.close()
+                raise EOFError  # closes its file too
             case "answers nonsense":
                 connection.sendall(_response(200, b"\x00not JSON"))
             case "answers many numbers":
@@ -295,17 +308,26 @@ def peak(sidecar: Sidecar) -> int:
 # fault: Devices | answers to copied requests of millions of numbers in JSON exceed the sidecar's
 #   memory | numbers are converted in pieces, and the memory for the rest is limited | prevented
 @pytest.mark.parametrize("mode", ["answers many numbers", "answers many objects"])
-def test_a_large_answer_of_a_canary_is_read_within_the_limit(mode: str, tmp_path: Path) -> None:
-    task = artifact(tmp_path, linear_model(), SAMPLES)
+def test_a_large_answer_of_a_canary_is_read_within_the_limit(mode: str, pod: Pod) -> None:
+    with Impostor(mode, pod.canary_port) as canary:
+        start(pod.sidecar, canary.revision)
+        send(pod.server, request(pod.server, ROW), 2)
+        pod.sidecar.until(lambda: counts(pod.sidecar)[0] > 0, "compared")
+        assert all(
+            output.incomparable == output.answers for output in outputs(pod.sidecar).values()
+        )
+        assert peak(pod.sidecar) < sidecar_memory(None)
+
+
+@contextlib.contextmanager
+def compare_with_itself(root: Path, task: ServeTask) -> Iterator[tuple[Server, Sidecar]]:
+    """Run a server whose sidecar sends copies of its requests to itself."""
     with (
-        Server(tmp_path, task) as server,
-        Impostor(mode) as canary,
-        start_watching(tmp_path, task, server.port, canary.port, fresh=True) as sidecar,
+        Server(root, task) as server,
+        start_watching(root, task, server.port, server.port, fresh=True) as sidecar,
     ):
-        start(sidecar)
-        send(server, request(server, [[0.5] * 8]), 2)
-        sidecar.until(lambda: counts(sidecar)[0] > 0, "compared")
-        assert all(output.incomparable == output.answers for output in outputs(sidecar).values())
+        start(sidecar, task.revision)
+        yield server, sidecar
         assert peak(sidecar) < sidecar_memory(None)
 
 
@@ -319,16 +341,10 @@ def test_large_answers_in_json_are_compared_within_the_limit(tmp_path: Path) -> 
         initializer("one", np.ones(1, np.float32)),
     )
     task = artifact(tmp_path, wide, [{"x": np.array([2], np.float32)}])
-    with (
-        Server(tmp_path, task) as server,
-        Server(tmp_path, task.model_copy(update={"revision": CANARY})) as canary,
-        start_watching(tmp_path, task, server.port, canary.port, fresh=True) as sidecar,
-    ):
-        start(sidecar)
+    with compare_with_itself(tmp_path, task) as (server, sidecar):
         send(server, server.infer_request(json_inputs(x=np.array([3], np.float32))), 1)
         sidecar.until(lambda: counts(sidecar)[0] == 1, "compared")
         assert (outputs(sidecar)["y"].worst, outputs(sidecar)["y"].incomparable) == (0.0, 0)
-        assert peak(sidecar) < sidecar_memory(None)
 
 
 def test_an_answer_that_would_take_too_much_memory_is_counted_and_not_compared(
@@ -337,19 +353,11 @@ def test_an_answer_that_would_take_too_much_memory_is_counted_and_not_compared(
     repeating = parse_text("(string[1] x, int64[1] n) => (string[count] y) { y = Expand(x, n) }")
     sample = {"x": np.array(["a"], object), "n": np.array([2])}
     task = artifact(tmp_path, repeating, [sample])
-    request = json_inputs(x=sample["x"], n=np.array([500_000]))
-    with (
-        Server(tmp_path, task) as server,
-        Server(tmp_path, task.model_copy(update={"revision": CANARY})) as canary,
-        start_watching(tmp_path, task, server.port, canary.port, fresh=True) as sidecar,
-    ):
-        start(sidecar)
-        send(server, server.infer_request(request), 1)
+    with compare_with_itself(tmp_path, task) as (server, sidecar):
+        send(server, server.infer_request(json_inputs(x=sample["x"], n=np.array([500_000]))), 1)
         sidecar.until(lambda: counts(sidecar)[3] == 1, "counted")
-        shadow = present(read_comparison(sidecar))
-        assert shadow.dropped_by == {"TooLarge": 1}
+        assert present(read_comparison(sidecar)).dropped_by == {"TooLarge": 1}
         assert "is not compared with the canary's" in sidecar.log()
-        assert peak(sidecar) < sidecar_memory(None)
 
 
 @pytest.mark.parametrize(
@@ -367,19 +375,13 @@ def test_an_answer_that_would_take_too_much_memory_is_counted_and_not_compared(
         ("answers nonsense", 0),
     ],
 )
-def test_clients_notice_no_fault_of_a_canary(mode: str, place: int, tmp_path: Path) -> None:
+def test_clients_notice_no_fault_of_a_canary(mode: str, place: int, pod: Pod) -> None:
     """`place`: which count rises: compared, rejected, failed, dropped."""
-    task = artifact(tmp_path, linear_model(), SAMPLES)
-    answers = mode.isdigit() or mode in ("resets", "answers nonsense")
-    with (
-        Server(tmp_path, task) as server,
-        Impostor(mode) as canary,
-        start_watching(
-            tmp_path, task, server.port, canary.port, 20.0 if answers else 0.5
-        ) as sidecar,
-    ):
-        start(sidecar)
-        sent = request(server, [[0.5] * 8])
+    server, sidecar = pod.server, pod.sidecar
+    with Impostor(mode, pod.canary_port) as canary:
+        start(sidecar, canary.revision)
+        answered = count_by_code(server, "enginewright_requests_total")
+        sent = request(server, ROW)
         assert send(server, sent, 50, pause=0.01) < NOTICED
         sidecar.until(lambda: counts(sidecar)[place] > 0, f"counted as {place}")
         assert canary.bodies > 0
@@ -388,7 +390,9 @@ def test_clients_notice_no_fault_of_a_canary(mode: str, place: int, tmp_path: Pa
         counters = counts(sidecar)
         dropped = 3
         assert {index for index, counter in enumerate(counters) if counter} <= {place, dropped}
-        assert count_by_code(server, "enginewright_requests_total") == {"200": 100}
+        assert count_by_code(server, "enginewright_requests_total") == {
+            "200": answered.get("200", 0) + 100
+        }
         if mode == "answers nonsense":
             assert all(
                 output.incomparable == output.answers for output in outputs(sidecar).values()
@@ -396,61 +400,44 @@ def test_clients_notice_no_fault_of_a_canary(mode: str, place: int, tmp_path: Pa
         if mode == "hangs":
             sidecar.until(lambda: counts(sidecar)[dropped] > 0, "more than the queue has space for")
         if mode == "sends without end":
-            assert memory_of(sidecar.process.pid, "VmRSS") < 256 * 1024 * 1024
+            assert memory_of(sidecar.process.pid, "VmRSS") < 256 * MIB
 
 
-def test_another_pod_that_has_the_address_now_gets_no_request(tmp_path: Path) -> None:
-    task = artifact(tmp_path, linear_model(), SAMPLES)
-    with (
-        Server(tmp_path, task) as server,
-        Impostor("500", revision="r3") as other,
-        start_watching(tmp_path, task, server.port, other.port) as sidecar,
-    ):
-        start(sidecar)
-        sent = request(server, [[0.5] * 8])
+def test_another_pod_that_has_the_address_now_gets_no_request(pod: Pod) -> None:
+    with Impostor("500", pod.canary_port) as other:
+        start(pod.sidecar, f"{other.revision}-before")
+        sent = request(pod.server, ROW)
 
         def is_dropped() -> bool:
-            send(server, sent, 1)
-            return counts(sidecar)[3] > 2
+            send(pod.server, sent, 1)
+            return counts(pod.sidecar)[3] > 2
 
-        sidecar.until(is_dropped, "none is sent")
-        assert counts(sidecar)[:3] == (0, 0, 0)
+        pod.sidecar.until(is_dropped, "none is sent")
+        assert counts(pod.sidecar)[:3] == (0, 0, 0)
         assert other.connections > 0
         assert other.bodies == 0
 
 
-def test_an_order_ends_by_itself_and_when_it_is_withdrawn(tmp_path: Path) -> None:
-    task = artifact(tmp_path, linear_model(), SAMPLES)
-    with (
-        Server(tmp_path, task) as server,
-        Impostor("500") as canary,
-        start_watching(tmp_path, task, server.port, canary.port) as sidecar,
-    ):
-        sidecar.until_ready()
-        sent = request(server, [[0.5] * 8])
+def test_an_order_ends_by_itself_and_when_it_is_withdrawn(pod: Pod) -> None:
+    sent = request(pod.server, ROW)
+    with Impostor("500", pod.canary_port) as canary:
         for withdrawn in (False, True):
-            sidecar.shadow(order(seconds=100 if withdrawn else 3))
+            seconds = 100 if withdrawn else 3
+            pod.sidecar.shadow(order(seconds=seconds, revision=canary.revision))
             before = canary.bodies
             while canary.bodies == before:
-                send(server, sent, 1, pause=0.05)
+                send(pod.server, sent, 1, pause=0.05)
             if withdrawn:
-                sidecar.shadow("")
+                pod.sidecar.shadow("")
             time.sleep(1.0 if withdrawn else 3.2)
             ended = canary.bodies
-            send(server, sent, 20, pause=0.05)
+            send(pod.server, sent, 20, pause=0.05)
             assert canary.bodies == ended
 
 
-def test_forged_orders_send_nothing_anywhere(tmp_path: Path) -> None:
-    task = artifact(tmp_path, linear_model(), SAMPLES)
-    with (
-        Server(tmp_path, task) as server,
-        Impostor("500") as canary,
-        Impostor("500") as stranger,
-        start_watching(tmp_path, task, server.port, canary.port) as sidecar,
-    ):
-        sidecar.until_ready()
-        sent = request(server, [[0.5] * 8])
+def test_forged_orders_send_nothing_anywhere(pod: Pod) -> None:
+    sent = request(pod.server, ROW)
+    with Impostor("500", pod.canary_port) as canary, Impostor("500", free_port()) as stranger:
         for forged in (
             order(to=f"{HERE}:{stranger.port}"),
             order(to=f"{HERE}:{canary.port}"),
@@ -458,55 +445,66 @@ def test_forged_orders_send_nothing_anywhere(tmp_path: Path) -> None:
             order(to=f"{HERE} localhost"),
             order(seconds=SHADOW_SECONDS + 120),
             order(share=2.0),
-            order().replace(CANARY, "../../x"),
+            order(revision="../../x"),
         ):
-            sidecar.shadow(forged)
-            send(server, sent, 8, pause=0.05)
+            pod.sidecar.shadow(forged)
+            send(pod.server, sent, 8, pause=0.05)
         assert (canary.connections, stranger.connections) == (0, 0)
-        assert read_comparison(sidecar) is None
+        comparison = read_comparison(pod.sidecar)
+        assert comparison is None or comparison.revision.startswith("c"), "of an earlier order"
 
 
-def test_only_the_sidecar_takes_copies(tmp_path: Path) -> None:
-    task = artifact(tmp_path, linear_model(), SAMPLES)
-    with Server(tmp_path, task) as server:
-        path = "/v2/models/m/shadow?share=1"
-        assert server.get(path).status == 403
-        sent = request(server, [[0.5] * 8])
-        send(server, sent, 1)
-
-        def own(share: str) -> Answer:
-            return server.get(f"/v2/models/m/shadow?share={share}", headers=server.probe_header())
-
-        for share in ("", "0", "-1", "1.1", "nan", "x"):
-            assert own(share).status == 400
-        empty = own("1")
-        assert (empty.status, empty.body) == (200, b"")
-        assert empty.headers["enginewright-shadow"] == "0 0 - -"
-        send(server, sent, 1)
-        copy = own("1")
-        assert copy.headers["enginewright-shadow"].startswith("0 ")
-        body = sent.split(b"\r\n\r\n", 1)[1]
-        assert copy.body.startswith(body)
-        assert json.loads(copy.body[len(body) :])["outputs"][0]["name"] == "y"
-        send(server, sent, 30)
-        assert own("1").headers["enginewright-shadow"].startswith("22 "), "eight are kept"
+def test_only_the_share_is_sent(pod: Pod) -> None:
+    answered = count_by_code(pod.server, "enginewright_requests_total").get("200", 0)
+    with Impostor("503", pod.canary_port) as canary:
+        start(pod.sidecar, canary.revision, share=0.25)
+        send(pod.server, request(pod.server, ROW), 200)
+        time.sleep(1.0)
+        # 50 are expected; beyond 6 standard deviations
+        assert 13 < sum(counts(pod.sidecar)) < 87
+        assert canary.bodies < 87
+    assert count_by_code(pod.server, "enginewright_requests_total") == {"200": answered + 200}
 
 
-def test_a_copy_is_refused_where_clients_wait_and_counts_for_itself_only(tmp_path: Path) -> None:
-    task = artifact(tmp_path, slow_model(), [{"turns": np.array([1], np.int64)}])
-    with Server(tmp_path, task) as server:
-        document = json_inputs(turns=np.array([1500]))
-        clients = server.infer_request(document)
-        copied = server.infer_request(document, headers=COPY)
-        with contextlib.ExitStack() as stack:
-            wires = [stack.enter_context(Wire(server.port, timeout=60)) for _ in range(5)]
-            for wire in wires[:4]:
-                wire.send(clients)
-            until(lambda: queue_depth(server) == 3)
-            wires[4].send(copied)
-            assert wires[4].receive().status == 503
-            assert [wire.receive().status for wire in wires[:4]] == [200] * 4
-            wires[4].send(copied)
-            assert wires[4].receive().status == 200
-        assert count_by_code(server, "enginewright_requests_total") == {"200": 4}
-        assert count_by_code(server, "enginewright_shadow_requests_total") == {"200": 1, "503": 1}
+slow = share_server(slow_model, {"turns": np.array([1])})
+
+
+def test_only_the_sidecar_takes_copies(slow: Server) -> None:
+    assert slow.get("/v2/models/m/shadow?share=1").status == 403
+    sent = slow_request(slow, 1)
+    send(slow, sent, 1)
+
+    def own(share: str) -> Answer:
+        return slow.get(f"/v2/models/m/shadow?share={share}", headers=slow.probe_header())
+
+    for share in ("", "0", "-1", "1.1", "nan", "x"):
+        assert own(share).status == 400
+    empty = own("1")
+    assert (empty.status, empty.body) == (200, b"")
+    assert empty.headers["enginewright-shadow"] == "0 0 - -"
+    send(slow, sent, 1)
+    copy = own("1")
+    assert copy.headers["enginewright-shadow"].startswith("0 ")
+    body = sent.split(b"\r\n\r\n", 1)[1]
+    assert copy.body.startswith(body)
+    assert json.loads(copy.body[len(body) :])["outputs"][0]["name"] == "done"
+    send(slow, sent, 30)
+    assert own("1").headers["enginewright-shadow"].startswith("22 "), "eight are kept"
+
+
+def test_a_copy_is_refused_where_clients_wait_and_counts_for_itself_only(slow: Server) -> None:
+    answered = count_by_code(slow, "enginewright_requests_total").get("200", 0)
+    document = json_inputs(turns=np.array([1500]))
+    clients, copied = slow.infer_request(document), slow.infer_request(document, headers=COPY)
+    with contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(Wire(slow.port, timeout=60)) for _ in range(5)]
+        for wire in wires[:4]:
+            wire.send(clients)
+        until(lambda: queue_depth(slow) == 3)
+        wires[4].send(copied)
+        assert wires[4].receive().status == 503
+        assert [wire.receive().status for wire in wires[:4]] == [200] * 4
+        wires[4].send(copied)
+        assert wires[4].receive().status == 200
+    assert count_by_code(slow, "enginewright_requests_total") == {"200": answered + 4}
+    assert count_by_code(slow, "enginewright_shadow_requests_total") == {"200": 1, "503": 1}

@@ -28,7 +28,7 @@ class Lie:
 
 def honest(proxy: Proxy) -> None:
     """Remove every false answer."""
-    proxy.inference_port, proxy.delay, proxy.saying = None, 0.0, None
+    proxy.delay, proxy.saying = 0.0, None
     proxy.refusing = {}
     proxy.execution = proxy.metrics = proxy.inference = _keep
 

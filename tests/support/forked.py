@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from enginewright_cli.preflight.stages import _PRELOAD
 from enginewright_runtime.core.children import Child, ForkServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-_SERVING = ("serve.server.main", "serve.sidecar.main", "serve.fetch_artifact")
+_SERVING = ("server.main", "sidecar.main", "fetch_artifact")
 _running: list[
     "subprocess.Popen[bytes]"
 ] = []  # keeps references: Python warns if a running process is garbage-collected
@@ -29,7 +30,9 @@ _running: list[
 def _fork_server(python: str) -> ForkServer:
     """Start the fork server of an interpreter, which ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    modules = (*_PRELOAD, *(f"enginewright_runtime.{item}" for item in _SERVING))
+    modules = (*_PRELOAD, *(f"enginewright_serving.{item}" for item in _SERVING))
+    # a name that is wrong would only make every child import the module again
+    assert all(map(find_spec, modules)), modules
     number = str(theirs.fileno())
     with theirs:
         process = subprocess.Popen(

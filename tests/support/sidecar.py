@@ -16,6 +16,8 @@ import onnx
 from enginewright_contract.manifest import MANIFEST_NAME, Manifest, TensorSpec
 from enginewright_contract.task import Promise, ServeTask, ShapeProfile
 from enginewright_contract.verdict import Check, CheckVerdict, Verdict
+from enginewright_runtime.core.paths import Paths
+from enginewright_serving.probe_token import read_or_create
 from enginewright_serving.sidecar.settings import INTERVALS
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -24,7 +26,7 @@ from typing_extensions import override
 from tests.support.forked import end, pod_process
 from tests.support.ports import free_port
 from tests.support.preparing import Workplace
-from tests.support.serving import Answer, Feeds, Wire, write_artifact
+from tests.support.serving import Answer, Feeds, Server, Wire, write_artifact
 from tests.support.waiting import Deadline
 
 READY_SECONDS = 30.0
@@ -79,6 +81,13 @@ def prepare_served(
     key = outcome.report.published.key
     assert place.fetch_artifact(key, backend).code == 0
     return ServeTask(model="m", revision="r1", prepared_key=key, backend=backend)
+
+
+def share_token(server: Server, root: Path) -> None:
+    """Let the sidecar of another folder be one of the server's own."""
+    token = Paths.under(root).probe_token
+    token.parent.mkdir(parents=True, exist_ok=True)
+    token.write_text(read_or_create(Paths.under(server.root).probe_token))
 
 
 def promising(task: ServeTask, policy: str, **shares: float) -> ServeTask:
@@ -214,7 +223,6 @@ class Proxy:
 
     def __init__(self, server_port: int) -> None:
         self.server_port = server_port
-        self.inference_port: int | None = None  # of another server, which then answers these
         self.delay = 0.0  # seconds added to each inference
         self.refusing: dict[str, int] = {}  # answered by a status: the end of a path
         self.saying: bytes | None = None  # to everything, with 200
@@ -283,12 +291,10 @@ class Proxy:
         for suffix, status in self.refusing.items():
             if request.path.endswith(suffix):
                 return status, [], b"{}"
-        inference = request.path.endswith("/infer")
-        port = self.inference_port if inference and self.inference_port else self.server_port
-        if inference:
+        if request.path.endswith("/infer"):
             self.asked.append(body[-8:])
             time.sleep(self.delay)
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server_port, timeout=20)
         try:
             connection.request(request.command, request.path, body, dict(request.headers))
             answer = connection.getresponse()

@@ -162,13 +162,13 @@ def test_encoded_response_decodes(
         assert content[len(text) :] == array.tobytes()
 
 
-# What no element of the datatype may be.
-OTHERS: dict[str, list[Any]] = {
-    "f": [True, "1", None, {}, [1.0]],
-    "i": [True, 1.0, 0.5, "1", None, {}, [1]],
-    "u": [False, 1.0, -1, "1", None, {}, [1]],
-    "b": [0, 1, 1.0, "true", None, {}, [True]],
-    "O": [1, 1.0, True, None, {}, ["a"]],
+# What no element of the datatype may be, and what they must be instead.
+OTHERS: dict[str, tuple[list[Any], str]] = {
+    "f": ([True, "1", None, {}, [1.0]], "numbers"),
+    "i": ([True, 1.0, 0.5, "1", None, {}, [1]], "integers from {low} to {high}"),
+    "u": ([False, 1.0, -1, "1", None, {}, [1]], "integers from {low} to {high}"),
+    "b": ([0, 1, 1.0, "true", None, {}, [True]], "true or false"),
+    "O": ([1, 1.0, True, None, {}, ["a"]], "strings"),
 }
 
 
@@ -177,14 +177,17 @@ OTHERS: dict[str, list[Any]] = {
 def test_one_element_of_another_type_refuses_the_request(datatype: Datatype, at: int) -> None:
     fine = {"b": True, "O": "a"}.get(datatype.dtype.kind, 1)
     outside = [] if not datatype.high else [datatype.low - 1, datatype.high + 1, 10**300]
-    for other in [*OTHERS[datatype.dtype.kind], *outside]:
+    others, kind = OTHERS[datatype.dtype.kind]
+    cause = f"must hold {kind.format(low=datatype.low, high=datatype.high)}"
+    for other in [*others, *outside]:
         data = [fine] * 3
         data[at] = other
         for written in (data, [data]):
             with pytest.raises(RequestError) as refused:
                 decode(signature(datatype), document(datatype, [1, 3], written))
             assert refused.value.status == 400
-            assert refused.value.message.startswith(f"input '{datatype.name}': 'data' ")
+            expected = "" if isinstance(other, list) else cause  # else the nesting is wrong
+            assert refused.value.message.startswith(f"input '{datatype.name}': 'data' {expected}")
 
 
 @pytest.mark.parametrize(

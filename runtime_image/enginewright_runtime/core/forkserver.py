@@ -30,7 +30,7 @@ from typing import Final
 from enginewright_runtime.core import children
 from enginewright_runtime.core.children import End, ForkRequest, Started
 
-_PACKAGE: Final = "enginewright_runtime."
+_OURS: Final = "enginewright_"  # how the names of our packages begin
 _MOST_DESCRIPTORS: Final = 8
 _PR_SET_NAME: Final = 15  # prctl(2)
 _FAILED: Final = 1  # exit code of a child whose function raised
@@ -161,7 +161,7 @@ def _message(answer: Started | End) -> bytes:
 def _preload(modules: Iterable[str]) -> None:
     for module in modules:
         # only our own modules, which have no side effects; the child reports an import error
-        if module.startswith(_PACKAGE):
+        if module.startswith(_OURS):
             with contextlib.suppress(Exception):
                 importlib.import_module(module)
 
