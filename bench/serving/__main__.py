@@ -70,7 +70,7 @@ def main() -> int:
         folder = Path(work)
         if _is_only_ours(options):
             (ours,) = (server for server in SERVERS if server.name == OURS)
-            model = "recognition" if options.runs else "tiny"
+            model = "recognition" if options.runs else "lengths"
             program(cases.__name__, str(folder / model), model)
             if options.runs:
                 most, rounds = options.runs, options.rounds

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from typing import Final
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from bench.serving import cores
 from bench.serving.cases import Case
-from bench.serving.exchange import Request
+from bench.serving.exchange import Request, read_values
 from bench.serving.servers import HTTP_PORT
 
 _PAUSE_SECONDS: Final = 0.001  # between an answer and the next request
@@ -61,31 +62,36 @@ class SteadyClient:
             while time.monotonic() < end or window.answered + window.failed < 2:
                 began = time.perf_counter()
                 try:
-                    is_right = self._exchange(client)
+                    answer = self._exchange(client)
                 except TimeoutError:
                     window.failed += 1
                     break
                 except (OSError, HTTPException):
                     client.close()
-                    is_right = False
-                if not is_right:
+                    answer = None
+                took = time.perf_counter() - began
+                if answer is None or not self._is_right(answer):
                     window.failed += 1
                     time.sleep(_AGAIN_SECONDS)
                     continue
                 if window.answered:
-                    window.took_us.append((time.perf_counter() - began) * 1e6)
+                    window.took_us.append(took * 1e6)
                 window.answered += 1
                 time.sleep(_PAUSE_SECONDS)
         return window
 
-    def _exchange(self, client: HTTPConnection) -> bool:
+    def _exchange(self, client: HTTPConnection) -> tuple[int, str | None, bytes]:
         client.request("POST", self._sent.path, self._sent.body, dict(self._sent.headers))
         answer = client.getresponse()
-        values = answer.read()[-self._expected.nbytes :]  # the last part of an answer in binary
-        return (
-            answer.status == 200
-            and len(values) == self._expected.nbytes
-            and np.allclose(np.frombuffer(values, np.float32), self._expected, rtol=1e-3, atol=1e-4)
+        return answer.status, answer.headers.get("Inference-Header-Content-Length"), answer.read()
+
+    def _is_right(self, answer: tuple[int, str | None, bytes]) -> bool:
+        status, length, body = answer
+        if status != HTTPStatus.OK:
+            return False
+        values = read_values(self._sent.transport, length, body)
+        return values.shape == self._expected.shape and np.allclose(
+            values, self._expected, rtol=1e-3, atol=1e-4
         )
 
 
@@ -96,7 +102,7 @@ def probe(path: str) -> bool:
     try:
         with cores.pin(cores.LOAD), _prefer(), contextlib.closing(client):
             client.request("GET", path)
-            is_good = client.getresponse().status == 200
+            is_good = client.getresponse().status == HTTPStatus.OK
     except (OSError, HTTPException):
         return False
     return is_good and time.monotonic() - began < _PROBE_SECONDS
