@@ -23,7 +23,7 @@ import numpy as np
 
 from bench.serving import cases, cores, environments, processes
 from bench.serving.cases import Case
-from bench.serving.exchange import BINARY, check, request
+from bench.serving.exchange import BINARY, WrongAnswerError, check, request
 from bench.serving.hostile_results import (
     ENDED,
     FLOOD,
@@ -73,7 +73,7 @@ _ALONE_WINDOWS: Final = 3  # likewise
 _SECONDS: Final = 1.0  # of each window
 _SETTLED_SECONDS: Final = 2.0  # in which a server has accepted connections and detected slow ones
 _CONNECT_SECONDS: Final = 15.0  # that hostile clients may take to connect
-_LIMIT_SECONDS: Final = 240.0  # of a server, after which no further kind begins
+_LIMIT_SECONDS: Final = 720.0  # of all servers, after which no further kind begins
 _PORTS: Final = {HTTP: HTTP_PORT, GRPC: GRPC_PORT}
 
 
@@ -85,10 +85,11 @@ def read_versions() -> dict[str, str]:
 def compare(servers: Sequence[Server], folder: Path, comparison: Comparison) -> None:
     """Add the results of servers, and print them."""
     case = cases.read(folder / "tiny")
+    end = time.monotonic() + _LIMIT_SECONDS
     for server in servers:
         print(f"\n{server.name}: p50 / p99, ms; most MB meanwhile, MB afterwards", flush=True)
         try:
-            comparison.servers.append(_Trial(server, case).run())
+            comparison.servers.append(_Trial(server, case).run(end))
         except NotStartedError as error:
             comparison.absent[server.name] = str(error)
 
@@ -110,28 +111,36 @@ class _Trial:
         self._client = SteadyClient(self._sent, case)
         self._alone_p99_us = 0.0
 
-    def run(self) -> Served:
-        """Start the server, again where it ends, until all kinds have been there."""
+    def run(self, end: float) -> Served:
+        """Start the server, again where it ends, until all kinds have been there, or until a time.
+
+        Raises:
+            NotStartedError: It does not become ready the first time.
+        """
         served = Served(self._server.name)
         kinds = _list_kinds()
         others: list[float] = []
-        end = time.monotonic() + _LIMIT_SECONDS
         while kinds and time.monotonic() < end:
-            with self._running() as (process, limit):
+            try:
+                with self._running() as (process, limit):
+                    if not served.version:
+                        served.version = _read_version()
+                        served.before_mb = processes.resident_mb(process)
+                    while kinds and time.monotonic() < end:
+                        connections, port, kind = kinds.pop(0)
+                        if connections == KEPT:
+                            others.append(self._measure_alone())
+                        beside = self._measure(connections, port, kind, process, limit)
+                        served.beside.append(beside)
+                        print(_show(beside), flush=True)
+                        if beside.end:
+                            break
+            except NotStartedError:
                 if not served.version:
-                    served.version = _read_version()
-                    served.before_mb = processes.resident_mb(process)
-                while kinds and time.monotonic() < end:
-                    connections, port, kind = kinds.pop(0)
-                    if connections == KEPT:
-                        others.append(self._measure_alone())
-                    beside = self._measure(connections, port, kind, process, limit)
-                    served.beside.append(beside)
-                    print(_show(beside), flush=True)
-                    if beside.end:
-                        break
-        served.others = float(np.mean(others))
-        served.left_out = [f"{port} {kind}" for _, port, kind in kinds]
+                    raise
+                break
+        served.others = float(np.mean(others)) if others else 0.0
+        served.left_out = [f"{connections:,} {port} {kind}" for connections, port, kind in kinds]
         return served
 
     @contextmanager
@@ -141,7 +150,10 @@ class _Trial:
             process = stack.enter_context(running(self._server, self._case, work))
             limit = MemoryLimit(process, MEMORY_MB)
             stack.enter_context(limit.enforce())
-            check(self._sent, self._case, HTTP_PORT)
+            try:
+                check(self._sent, self._case, HTTP_PORT)
+            except (WrongAnswerError, OSError) as error:
+                raise NotStartedError(f"{self._server.name} does not answer: {error}") from error
             self._client.ask(_SECONDS)  # memory that is allocated once is no growth
             yield process, limit
 

@@ -146,7 +146,7 @@ def summarize(comparison: Comparison) -> str:
     """Return a row for each server."""
     header = (
         *("server", "all requests answered beside", "all probes", "slowest p99, ms"),
-        *("most MB", "MB afterwards", "had to be started again"),
+        *("most MB", "MB afterwards", "started again after"),
     )
     return table(header, [_summary(served) for served in comparison.servers])
 
@@ -174,7 +174,7 @@ def _summary(served: Served) -> tuple[str, ...]:
     count = len(served.beside)
     slowest = max((item.p99_us for item in served.beside if item.p99_us is not None), default=None)
     ends = [item.end for item in served.beside if item.end]
-    reasons = [f"{ends.count(end)} times: {end}" for end in dict.fromkeys(ends)]
+    reasons = [f"{end}: {ends.count(end)}" for end in dict.fromkeys(ends)]
     return (
         served.server,
         f"{sum(not item.failed for item in served.beside)} of {count} kinds",
