@@ -72,6 +72,7 @@ _WINDOWS: Final = 5  # of which the median counts, because of other load on the 
 _ALONE_WINDOWS: Final = 3  # likewise
 _SECONDS: Final = 1.0  # of each window
 _SETTLED_SECONDS: Final = 2.0  # in which a server has accepted connections and detected slow ones
+_REST_SECONDS: Final = 5.0  # in which the server frees what the last ones left
 _CONNECT_SECONDS: Final = 15.0  # that hostile clients may take to connect
 _LIMIT_SECONDS: Final = 720.0  # of all servers, after which no further kind begins
 _PORTS: Final = {HTTP: HTTP_PORT, GRPC: GRPC_PORT}
@@ -135,6 +136,9 @@ class _Trial:
                         print(_show(beside), flush=True)
                         if beside.end:
                             break
+                    else:
+                        time.sleep(_REST_SECONDS)
+                        served.after_mb = processes.resident_mb(process)
             except NotStartedError:
                 if not served.version:
                     raise

@@ -69,18 +69,14 @@ class Served:
     server: str
     version: str = ""  # that it states itself
     before_mb: float = 0.0
+    after_mb: float | None = (
+        None  # a while after all hostile clients, unless the last ones ended it
+    )
     others: float = (
         0.0  # share of the cores that other programs took while there were no hostile clients
     )
     beside: list[Beside] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)  # for which there was no time
-
-    @property
-    def after_mb(self) -> float:
-        """Memory once all hostile clients were gone."""
-        return next(
-            (item.after_mb for item in reversed(self.beside) if item.after_mb is not None), 0.0
-        )
 
     @property
     def problems(self) -> list[str]:
@@ -92,7 +88,7 @@ class Served:
                 problems.append(f"{item.name}: p99 is more than {_RATIO:g} times that alone")
         if self.left_out:
             problems.append(f"no time for {', '.join(self.left_out)}")
-        grown = self.after_mb - self.before_mb
+        grown = (self.after_mb or 0.0) - self.before_mb
         if grown > _GROWTH_MB:
             problems.append(f"{grown:.1f} MB are kept, more than {_GROWTH_MB:.0f}")
         return problems
@@ -181,7 +177,7 @@ def _summary(served: Served) -> tuple[str, ...]:
         f"{sum(item.probes == PROBES for item in served.beside)} of {count}",
         "" if slowest is None else _ms(slowest),
         f"{max((item.peak_mb for item in served.beside), default=0.0):,.0f}",
-        f"{served.after_mb:,.0f}",
+        "" if served.after_mb is None else f"{served.after_mb:,.0f}",
         ", ".join(reasons) or "never",
     )
 
