@@ -42,6 +42,7 @@ TABLES: Final[dict[str, Callable[..., str]]] = {
     "events": proofs.events,
     "faults": proofs.faults,
     "fields": fields.fields,
+    "hostile-clients": serving.hostile_clients,
     "messages": fields.messages,
     "node-cache-metrics": metrics.node_cache_metrics,
     "operator-metrics": metrics.operator_metrics,

@@ -21,12 +21,14 @@ from bench.serving import (
     cores,
     environments,
     hostile,
+    hostile_results,
     isolation,
     load,
     report,
     scaling,
     soak,
 )
+from bench.serving.hostile_results import Comparison
 from bench.serving.plot import svg
 from bench.serving.results import Results
 from bench.serving.run import Plan, measure, program
@@ -51,7 +53,7 @@ def main() -> int:
         "--runs", type=int, metavar="MOST", help="only our server, with 1 to so many runs at a time"
     )
     parser.add_argument(
-        "--hostile", action="store_true", help="only our server, beside hostile clients: 6 minutes"
+        "--hostile", action="store_true", help="three servers beside hostile clients: 11 minutes"
     )
     options = parser.parse_args()
     scaling.require_cores(options.runs or 1)
@@ -68,31 +70,33 @@ def main() -> int:
         folder = Path(work)
         if _is_only_ours(options):
             (ours,) = (server for server in SERVERS if server.name == OURS)
-            model = "recognition" if options.runs else "tiny"
+            model = "recognition" if options.runs else "lengths"
             program(cases.__name__, str(folder / model), model)
             if options.runs:
                 most, rounds = options.runs, options.rounds
                 return scaling.scale(ours, folder, most, options.seconds, rounds)
-            if options.hostile:
-                return _compare_hostile(ours, folder)
             return soak.soak(ours, folder, options.soak)
+        if options.hostile:
+            return _compare_hostile(options, absent, folder)
         return _compare(options, absent, folder)
 
 
 def _is_only_ours(options: argparse.Namespace) -> bool:
-    return bool(options.soak or options.runs or options.hostile)
+    return bool(options.soak or options.runs)
 
 
-def _compare_hostile(ours: Server, folder: Path) -> int:
-    result = hostile.compare(ours, folder)
-    about = {
-        "cpu": _cpu_model(),
-        "cores": len(cores.find_cores()),
-        "found": asdict(result),
-        "problems": result.problems,
-    }
-    _write(_UNPUBLISHED / "hostile.json", json.dumps(about, indent=1, ensure_ascii=False))
-    return int(bool(result.problems))
+def _compare_hostile(options: argparse.Namespace, absent: dict[str, str], folder: Path) -> int:
+    program(cases.__name__, str(folder / "tiny"), "tiny")
+    about = _about(options) | {"versions": hostile.read_versions()}
+    comparison = Comparison(about, absent=dict(absent))
+    servers = [server for server in _choose(options) if server.name not in absent]
+    hostile.compare(servers, folder, comparison)
+    gaps = comparison.list_gaps(hostile.COMPARED)
+    problems = [f"FAILED {problem}" for problem in comparison.problems]
+    print("", hostile_results.summarize(comparison), *gaps, *problems, sep="\n")
+    document = json.dumps(asdict(comparison), indent=1, ensure_ascii=False)
+    _write((_UNPUBLISHED if gaps else _RESULTS) / "hostile.json", document)
+    return int(bool(problems))
 
 
 def _compare(options: argparse.Namespace, absent: dict[str, str], folder: Path) -> int:
@@ -127,7 +131,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def _choose(options: argparse.Namespace) -> list[Server]:
-    names = options.servers or (QUICK if options.quick else [server.name for server in SERVERS])
+    usual = hostile.COMPARED if options.hostile else [server.name for server in SERVERS]
+    names = options.servers or (QUICK if options.quick else usual)
     if unknown := set(names) - {server.name for server in SERVERS}:
         raise SystemExit(f"no such servers: {sorted(unknown)}")
     return [server for server in SERVERS if server.name in names]

@@ -66,7 +66,8 @@ def write(folder: Path, name: str) -> None:
         providers=["CPUExecutionProvider"],
     )
     (source,), (result,) = session.get_inputs(), session.get_outputs()
-    task = write_artifact(folder / "served", model, [{source.name: x}])
+    options = models.OPTIONS.get(name, {})
+    task = write_artifact(folder / "served", model, [{source.name: x}], **options)
     np.save(folder / "x.npy", x)
     np.save(folder / "y.npy", session.run(None, {source.name: x})[0])
     about = {

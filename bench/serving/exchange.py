@@ -121,12 +121,17 @@ def _ask(request: Request, port: int) -> tuple[NDArray[np.float32], int]:
         raise WrongAnswerError(f"no HTTP answer: {error!r}") from error
     finally:
         connection.close()
+    return read_values(request.transport, header_length, body), len(body)
+
+
+def read_values(transport: str, header_length: str | None, body: bytes) -> NDArray[np.float32]:
+    """Return the values in the body of an answer over HTTP; `header_length` is its Inference-Header-Content-Length."""
     if header_length is not None and int(header_length) < len(body):
-        return np.frombuffer(body, np.float32, offset=int(header_length)), len(body)
+        return np.frombuffer(body, np.float32, offset=int(header_length))
     document = json.loads(body)
-    if request.transport in {JSON, BINARY}:
+    if transport in {JSON, BINARY}:
         document = document["outputs"][0]["data"]
-    return np.asarray(document, np.float32).ravel(), len(body)
+    return np.asarray(document, np.float32).ravel()
 
 
 def _ask_grpc(request: Request, port: int) -> tuple[NDArray[np.float32], int]:

@@ -62,7 +62,7 @@ def measure(
     seconds: float,
     core: int = cores.LOAD,
 ) -> Figures:
-    """Put load on a server.
+    """Put load on a server, and return the figures of a window.
 
     Args:
         request: what every connection sends again as soon as it is answered.
@@ -72,6 +72,27 @@ def measure(
         connections: number of them, each with one request at a time.
         seconds: length of the window, after a quarter of it for warming up.
         core: of the load generator.
+
+    Raises:
+        LoadError: Answers were wrong, or none came.
+    """
+    lines, before, after = generate(
+        request, port, process, size, connections=connections, seconds=seconds, core=core
+    )
+    return figures(lines, before, after)
+
+
+def generate(
+    request: Request,
+    port: int,
+    process: int,
+    size: int,
+    *,
+    connections: int,
+    seconds: float,
+    core: int = cores.LOAD,
+) -> tuple[NDArray[np.int64], "Moment", "Moment"]:
+    """Put the same load on a server; return h2load's log of all answers, and the ends of the window.
 
     Raises:
         LoadError: Answers were wrong, or none came.
@@ -96,7 +117,7 @@ def measure(
             generator.wait()
         lines = np.array(log.read_text().split(), np.int64).reshape(-1, 3)
     inspect(output, lines, size)
-    return figures(lines, before, after)
+    return lines, before, after
 
 
 def press(request: Request, port: int, *, connections: int, seconds: float) -> None:

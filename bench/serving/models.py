@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper
 
+from tests.support.questions import MOST_LENGTH, triple
 from tests.support.serving import model, real_model, tensor
 
 _Model = tuple[str, ModelProto | Path, NDArray[Any]]
@@ -64,10 +65,19 @@ def _recognition() -> _Model:
     return "PP-OCRv4 rec, 48 by 320", real_model("ch_PP-OCRv4_rec_infer.onnx"), values
 
 
+def _lengths() -> _Model:
+    numbers = np.arange(1, MOST_LENGTH + 1, dtype=np.int32).reshape(1, -1)
+    return f"up to {MOST_LENGTH} numbers, one multiplication", triple(), numbers
+
+
 MODELS: Final[dict[str, Callable[[], _Model]]] = {
     "tiny": _tiny,
     "image": _image,
     "real": _real,
     "batching": _batching,
     "recognition": _recognition,
+    "lengths": _lengths,
+}
+OPTIONS: Final[dict[str, dict[str, Any]]] = {  # of our server, by model
+    "lengths": {"batch_padding": {"x": 0}},
 }

@@ -22,6 +22,11 @@ def tree(root: int) -> list[int]:
     return processes
 
 
+def has_ended(process: int) -> bool:
+    """Whether a process is gone, or a zombie."""
+    return _stat(process)[:1] in ([], ["Z"])
+
+
 def cpu_seconds(root: int) -> float:
     """Return the user and system time of the tree, ended children included."""
     ticks = 0

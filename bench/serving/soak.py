@@ -1,16 +1,21 @@
 """Our server at saturation for minutes: errors, and whether memory, threads or open files grow.
 
-Both protocols are saturated at once, beside clients that disconnect during a request or before its
-answer, and a few hostile clients of alternating kinds.
+Both protocols are saturated at once. In turn, that is beside clients that disconnect during a request or before its
+answer and a few hostile clients of alternating kinds; and beside a mixture of clients over both protocols, with
+deadlines, priorities, cancellations, copies, and requests of many lengths, which run together, padded. Of these
+every answer is compared with its request, and the server's counts with what all clients have sent.
 """
 
 import contextlib
+import json
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,11 +25,13 @@ from pathlib import Path
 from typing import Final
 
 from bench.serving import cases, cores, load, processes
-from bench.serving.exchange import BINARY, Request, WrongAnswerError, check, request
+from bench.serving.cases import Case
+from bench.serving.exchange import BINARY, MODEL, Request, WrongAnswerError, check, request
 from bench.serving.load import Figures, LoadError
 from bench.serving.run import listens
 from bench.serving.servers import GRPC_PORT, HTTP_PORT, Server, port_of, running
 from tests.support.floods import GRPC, HTTP, flood_with
+from tests.support.tally import Counts, Tally
 
 _SEGMENT_SECONDS: Final = 12.0  # between two samples of what the server holds
 _SETTLE_SECONDS: Final = 5.0  # in which it has closed the connections of clients that are gone
@@ -41,7 +48,16 @@ _KINDS: Final = (
     (HTTP, "storm"),
     (GRPC, "storm"),
 )
+_MIXTURE: Final = ("a", "mixture")
+_MIXED: Final = 8  # clients
+_MIXTURE_SECONDS: Final = 120.0  # that their last acts may take
+_NONE_LEFT_SECONDS: Final = 10.0  # until the server has ended what they left
+_IN_FLIGHT: Final = "enginewright_requests_in_flight{"
 _RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: closing resets the connection
+
+
+class MixtureError(Exception):
+    """An answer was not its request's, or the server counted other requests than there were."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +83,7 @@ _ALLOWED: Final = Held(memory_mb=5.0, threads=0, files=2)
 
 def soak(server: Server, folder: Path, minutes: float) -> int:
     """Print rates and what the server holds over time; return an exit code: 1 for errors or growth."""
-    case = cases.read(folder / "tiny")
+    case = cases.read(folder / "lengths")
     held: list[Held] = []
     failures: list[str] = []
     with tempfile.TemporaryDirectory() as work, running(server, case, Path(work)) as process:
@@ -82,14 +98,17 @@ def soak(server: Server, folder: Path, minutes: float) -> int:
         print(f"|{'---|' * (5 + 2 * len(transports))}")
         idle = Held.now(process)
         began = time.monotonic()
-        for hostile in cycle(_KINDS):
+        for hostile in cycle(turn for kind in _KINDS for turn in (_MIXTURE, kind)):
             if time.monotonic() - began >= minutes * 60:
                 break
             try:
-                rates_now = _segment(requests, sizes, process, hostile)
+                if hostile == _MIXTURE:
+                    rates_now = _mix(requests, sizes, process, case)
+                else:
+                    rates_now = _segment(requests, sizes, process, hostile)
                 for transport in transports:
                     check(requests[transport], case, port_of(transport))
-            except (LoadError, WrongAnswerError, OSError) as error:
+            except (LoadError, WrongAnswerError, MixtureError, OSError) as error:
                 failures.append(f"beside {' '.join(hostile)}: {error}")
                 print(f"FAILED {failures[-1]}", file=sys.stderr)
                 time.sleep(1)
@@ -151,6 +170,73 @@ def _segment(
             others.enter_context(flood_with(port, kind, _HOSTILE, protocol=protocol))
         others.enter_context(_leaving(requests[BINARY]))
         return list(pool.map(measure, requests))
+
+
+def _mix(
+    requests: dict[str, Request], sizes: dict[str, int], process: int, case: Case
+) -> list[Figures]:
+    """Saturate all transports for a while, beside the mixture of clients.
+
+    Raises:
+        LoadError: an answer was wrong, or none came.
+        MixtureError: as it says.
+    """
+
+    def put_load(transport: str) -> tuple[int, Figures]:
+        lines, before, after = load.generate(
+            requests[transport],
+            port_of(transport),
+            process,
+            sizes[transport],
+            connections=_CONNECTIONS,
+            seconds=_SEGMENT_SECONDS,
+        )
+        return len(lines), load.figures(lines, before, after)
+
+    before = _read_counts()
+    arguments = (case.root, json.dumps(case.task), HTTP_PORT, GRPC_PORT, _SEGMENT_SECONDS, _MIXED)
+    command = [sys.executable, "-m", "tests.support.mixture", *map(str, arguments)]
+    with cores.pin(cores.LOAD):
+        mixture = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        with ThreadPoolExecutor(len(requests)) as pool:
+            loads = list(pool.map(put_load, requests))
+        output, _ = mixture.communicate(timeout=_MIXTURE_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise MixtureError(f"not all clients have ended {error.timeout:g} s later") from error
+    finally:
+        mixture.kill()
+        mixture.wait()
+    if mixture.returncode != 0:
+        raise MixtureError(f"the clients ended with {mixture.returncode}")
+    tally = Tally.read(json.loads(output))
+    tally.answered[200] += sum(count for count, _ in loads)
+    tally.unsure += _CONNECTIONS * len(loads)  # whose last request the load generator gave up
+    _wait_for_the_last()
+    if wrong := [*tally.wrong[:5], *tally.list_miscounts(before, _read_counts())]:
+        raise MixtureError("; ".join(wrong))
+    return [figures for _, figures in loads]
+
+
+def _read_counts() -> Counts:
+    return Counts.read(_get("/metrics").decode(), json.loads(_get(f"/v2/models/{MODEL}/stats")))
+
+
+def _wait_for_the_last() -> None:
+    """Wait until no request is in flight."""
+    end = time.monotonic() + _NONE_LEFT_SECONDS
+    while time.monotonic() < end:
+        lines = _get("/metrics").decode().splitlines()
+        if all(float(line.split()[-1]) == 0 for line in lines if line.startswith(_IN_FLIGHT)):
+            return
+        time.sleep(0.1)
+    raise MixtureError(f"requests are in flight {_NONE_LEFT_SECONDS:g} s after the last client")
+
+
+def _get(path: str) -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{HTTP_PORT}{path}", timeout=10) as answer:
+        body: bytes = answer.read()
+    return body
 
 
 @contextmanager

@@ -33,6 +33,10 @@ _STATELESS.encoder.header_table_size = 0  # its calls can be sent on any connect
 _BATCH: Final = 200  # connections that are begun between two looks at the others
 
 
+class NotConnectedError(Exception):
+    """Some clients could not connect."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """What each connection does."""
@@ -242,10 +246,14 @@ def flood_with(
     *,
     protocol: str = HTTP,
     yields: bool = False,
+    connect_seconds: float = 120.0,
 ) -> Iterator[None]:
     """Have `count` connections of a kind beside what happens inside, from the same address, as behind a gateway.
 
     If they yield, they use a processor only while it is otherwise idle.
+
+    Raises:
+        NotConnectedError: the server has not let them all connect in time, or has ended.
     """
     command = [sys.executable, "-m", "tests.support.floods", str(port), kind]
     process = subprocess.Popen([*command, str(count), protocol], stdout=subprocess.PIPE)
@@ -253,6 +261,8 @@ def flood_with(
         if yields:
             os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
         assert process.stdout is not None
+        if not select.select([process.stdout], [], [], connect_seconds)[0]:
+            raise NotConnectedError(f"{count} {kind}: not connected in {connect_seconds:g} s")
         assert process.stdout.readline() == b"connected\n"
         yield
         assert process.poll() is None, "the clients have ended"

@@ -368,76 +368,14 @@ class Wire:
         self._rest += data
 
 
-class Server:
-    """The server as a process. Leaving the context ends it."""
+class ServerPorts:
+    """How clients reach a server that any program has started."""
 
-    def __init__(
-        self,
-        root: Path,
-        task: ServeTask,
-        *,
-        port: int | None = None,
-        grpc_port: int | None = None,
-        python: str | Path = sys.executable,
-        before: str = "",
-        fresh: bool = False,
-        start_seconds: float = START_SECONDS,
-        **settings: float,
-    ) -> None:
-        """Start it; `fresh`: with a Python of its own, as in a container, instead of forked."""
+    def __init__(self, root: Path, task: ServeTask, port: int, grpc_port: int) -> None:
         self.root = root
-        self._start_seconds = start_seconds
-        self.port = port or free_port()
-        self.grpc_port = grpc_port or free_port()
         self.task = task
-        arguments = {
-            "task": task.model_dump(mode="json"),
-            "root": str(root),
-            "port": self.port,
-            "grpc_port": self.grpc_port,
-            "settings": settings,
-            "before": before,
-        }
-        log = root / "server.log"
-        self.process = pod_process("serve", arguments, python=python, log=log, fresh=fresh)
-
-    def __enter__(self) -> Self:
-        try:
-            self.wait_until_ready()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Kill the process if it still runs."""
-        end(self.process)
-
-    def log(self) -> str:
-        return (self.root / "server.log").read_text()
-
-    def terminate(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-
-    def wait(self, timeout: float = START_SECONDS) -> int:
-        return self.process.wait(timeout)
-
-    def wait_until_ready(self) -> None:
-        """Poll readiness; fail with the log when the process ends."""
-        deadline = Deadline(self._start_seconds)
-        while not deadline.is_over():
-            if self.process.poll() is not None:
-                raise AssertionError(f"ended with {self.process.poll()}: {self.log()}")
-            try:
-                if self.get("/v2/health/ready").status == 200:
-                    return
-            except OSError:
-                pass
-            time.sleep(0.02)
-        raise AssertionError(f"not ready: {self.log()}")
+        self.port = port
+        self.grpc_port = grpc_port
 
     def wire(self) -> Wire:
         return Wire(self.port, tls=any_certificate() if self.task.tls else None)
@@ -488,3 +426,72 @@ class Server:
         lines = "".join(f"{key}: {value}\r\n" for key, value in fields.items())
         target = path or f"/v2/models/{self.task.model}/infer"
         return f"POST {target} HTTP/1.1\r\n{lines}\r\n".encode() + body + tensors
+
+
+class Server(ServerPorts):
+    """The server as a process. Leaving the context ends it."""
+
+    def __init__(
+        self,
+        root: Path,
+        task: ServeTask,
+        *,
+        port: int | None = None,
+        grpc_port: int | None = None,
+        python: str | Path = sys.executable,
+        before: str = "",
+        fresh: bool = False,
+        start_seconds: float = START_SECONDS,
+        **settings: float,
+    ) -> None:
+        """Start it; `fresh`: with a Python of its own, as in a container, instead of forked."""
+        super().__init__(root, task, port or free_port(), grpc_port or free_port())
+        self._start_seconds = start_seconds
+        arguments = {
+            "task": task.model_dump(mode="json"),
+            "root": str(root),
+            "port": self.port,
+            "grpc_port": self.grpc_port,
+            "settings": settings,
+            "before": before,
+        }
+        log = root / "server.log"
+        self.process = pod_process("serve", arguments, python=python, log=log, fresh=fresh)
+
+    def __enter__(self) -> Self:
+        try:
+            self.wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Kill the process if it still runs."""
+        end(self.process)
+
+    def log(self) -> str:
+        return (self.root / "server.log").read_text()
+
+    def terminate(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout: float = START_SECONDS) -> int:
+        return self.process.wait(timeout)
+
+    def wait_until_ready(self) -> None:
+        """Poll readiness; fail with the log when the process ends."""
+        deadline = Deadline(self._start_seconds)
+        while not deadline.is_over():
+            if self.process.poll() is not None:
+                raise AssertionError(f"ended with {self.process.poll()}: {self.log()}")
+            try:
+                if self.get("/v2/health/ready").status == 200:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.02)
+        raise AssertionError(f"not ready: {self.log()}")

@@ -9,7 +9,6 @@ import pytest
 
 from bench.serving import environments, results
 from bench.serving.exchange import BINARY, GRPC
-from bench.serving.hostile import Beside, Hostile
 from bench.serving.load import Figures, LoadError, Moment, figures, inspect
 from bench.serving.plot import svg
 from bench.serving.report import conditions, is_disturbed, problems
@@ -203,23 +202,3 @@ def test_growing_server_is_a_problem() -> None:
     assert growth_of([*before, Held(90.0, 3, 15), Held(101.0, 4, 20)]) == (
         "MB of memory by 6.0, threads by 1.0, open files by 3.0"
     )
-
-
-def test_effects_of_hostile_clients() -> None:
-    def beside(failures: int = 0, connections: int = 2000) -> Beside:
-        return Beside(connections, "http", "storm", 100.0, 900.0, 300.0, failures, 5.0, 40.0)
-
-    assert beside().ratio == 3
-    assert not Hostile([beside()], [], 100.0).problems
-    assert not Hostile(
-        [dataclasses.replace(beside(0, 900), kind="slow bodies")], [], 100.0
-    ).problems
-    result = Hostile(
-        [beside(), beside(2), beside(0, 900)], ["grpc idle", "grpc storm"], 200.0
-    ).problems
-    assert result == [
-        "http storm: 2 failures",
-        "beside 900 http storm p99 is 3.0 times as long",
-        "no time for grpc idle, grpc storm",
-        "the server has kept 200.0 MB, more than 150",
-    ]
