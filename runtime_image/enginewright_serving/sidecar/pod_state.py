@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from enginewright_contract import report
-from enginewright_contract.execution import Execution, PlacementFacts
+from enginewright_contract.execution import Execution, PaddedRequests, PlacementFacts
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.measurements import PROBING_SECONDS
 from enginewright_contract.reasons import NOTHING_RUNS, Reason
@@ -192,6 +192,11 @@ class PodState:
             probing=self._probing,
             batch=self.reported.batch_rows if self.reported else 1,
         )
+
+    @property
+    def padding(self) -> PaddedRequests | None:
+        """How the server pads requests, if it does."""
+        return self.reported.padding if self.reported else None
 
     @property
     def _probing(self) -> bool:
