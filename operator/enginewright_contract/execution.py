@@ -69,6 +69,7 @@ class PaddedRequests(Message):
     """How requests of different lengths run together."""
 
     inputs: dict[str, tuple[int, float]]  # dimension that is padded, and with which value
+    outputs: dict[str, tuple[int, ...]]  # dimensions that are as long as the request
     longest: int  # length up to which requests are padded
     needed: tuple[str, ...] = ()  # inputs of which no row may be padding alone
 
@@ -121,7 +122,7 @@ class Execution(Message):
     batch_rows: int = 1
     """Rows of the largest batch of requests that run together; 1: each runs alone."""
     padding: PaddedRequests | None = None
-    """How requests of different lengths run together: dimension and value by input, the longest such length, and the inputs of which no row may be padding alone. Absent: they do not."""
+    """How requests of different lengths run together: dimension and value by input, dimensions of outputs that are cut, the longest such length, and the inputs of which no row may be padding alone. Absent: they do not."""
     usual: Baseline | None = None
     """p50, p90 and p99 of the usual shapes, measured before the pod was ready."""
     steps: tuple[ExecutedStep, ...] = ()

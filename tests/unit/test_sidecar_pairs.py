@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from enginewright_contract.execution import PaddedRequests
+from enginewright_runtime.session.padding import PaddedShapes
 from enginewright_runtime.session.samples import GoldenSample
 from enginewright_serving.sidecar.pairs import Pairs
 from numpy.typing import NDArray
@@ -81,7 +81,7 @@ def text(name: str, length: int, mask: int = 1) -> GoldenSample:
     return GoldenSample(name, feeds, {"hidden": hidden, "pooled": pooled})
 
 
-PADDED: Final = PaddedRequests(inputs={"ids": (1, 9), "mask": (1, 0)}, longest=5, needed=("mask",))
+PADDED: Final = PaddedShapes({"ids": (1, 9), "mask": (1, 0)}, {"hidden": (1,)}, 5, ("mask",))
 
 
 def list_padded(given: GoldenSample, *others: GoldenSample) -> list[dict[str, Any]]:

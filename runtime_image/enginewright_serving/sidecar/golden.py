@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
-from enginewright_contract.execution import PaddedRequests
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import Reason
 from enginewright_runtime.proof.parity.comparison import difference
 from enginewright_runtime.proof.parity.tolerances import Tolerance, Tolerances
 from enginewright_runtime.proof.parity.variation import VaryingOutputs
+from enginewright_runtime.session.padding import PaddedShapes
 from enginewright_runtime.session.samples import GoldenSample, type_name
 from numpy.typing import NDArray
 
@@ -76,7 +76,7 @@ class GoldenProbe:
         )
 
     async def run(
-        self, name: str, defer: float, batch: int = 1, padding: PaddedRequests | None = None
+        self, name: str, defer: float, batch: int = 1, padding: PaddedShapes | None = None
     ) -> ProbeResult:
         """Run a sample and compare its outputs; our server may defer it for `defer` seconds.
 

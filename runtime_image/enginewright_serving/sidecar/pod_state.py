@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from enginewright_contract import report
-from enginewright_contract.execution import Execution, PaddedRequests, PlacementFacts
+from enginewright_contract.execution import Execution, PlacementFacts
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.measurements import PROBING_SECONDS
 from enginewright_contract.reasons import NOTHING_RUNS, Reason
 from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check, FallbackVerdict, Verdict
+from enginewright_runtime.session.padding import PaddedShapes
 
 from enginewright_serving.sidecar import execution_checks, settings
 from enginewright_serving.sidecar.checks import CheckBoard, CheckResult
@@ -194,9 +195,10 @@ class PodState:
         )
 
     @property
-    def padding(self) -> PaddedRequests | None:
+    def padding(self) -> PaddedShapes | None:
         """How the server pads requests, if it does."""
-        return self.reported.padding if self.reported else None
+        padding = self.reported.padding if self.reported else None
+        return PaddedShapes(**dict(padding)) if padding else None
 
     @property
     def _probing(self) -> bool:

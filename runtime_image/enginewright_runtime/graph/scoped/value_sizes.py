@@ -5,7 +5,6 @@ among its requests. In doubt, a size depends on values.
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from typing import Final
 
 from onnx import ModelProto
@@ -17,33 +16,20 @@ from enginewright_runtime.graph.scoped.scopes import Node, Scope, Value
 
 # how many elements an output has depends on the values of any input
 _SELECTING: Final = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"})
-# inputs whose values are sizes
-_SIZES: Final = {
-    "AffineGrid": (1,),
-    "BlackmanWindow": (0,),
-    "CenterCropPad": (1,),
+_FIRST: Final = ("BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow", "Loop")
+_SECOND: Final = ("AffineGrid", "CenterCropPad", "DFT", "Expand", "OneHot", "Pad", "Reshape")
+# places of the inputs whose values are sizes
+_SIZES: Final[dict[str, tuple[int, ...]]] = {
+    **dict.fromkeys(_FIRST, (0,)),
+    **dict.fromkeys((*_SECOND, "Split", "SplitToSequence", "Tile", "TopK", "Upsample"), (1,)),
     "Col2Im": (1, 2),
-    "ConstantOfShape": (0,),
-    "DFT": (1,),
-    "Expand": (1,),
-    "HammingWindow": (0,),
-    "HannWindow": (0,),
-    "Loop": (0,),
     "MaxUnpool": (2,),
-    "OneHot": (1,),
-    "Pad": (1,),
     "Range": (0, 1, 2),
-    "Reshape": (1,),
     "Resize": (1, 2, 3),
     "STFT": (1, 3),
     "Slice": (1, 2, 3, 4),
-    "Split": (1,),
-    "SplitToSequence": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Upsample": (1,),
 }
-# outputs are as large as the first input, whatever the others are
+# outputs are as large as the first input alone
 _IN_PLACE: Final = frozenset({"Scatter", "ScatterElements", "ScatterND", "TensorScatter"})
 
 
@@ -67,27 +53,20 @@ class _Sizes:
     """Follows values through the graph."""
 
     def __init__(self, model: ModelProto) -> None:
-        self.data: set[Value] = (
-            set()
-        )  # that depend on the values of inputs, not only on their sizes
-        self.causes: dict[
-            Value, str
-        ] = {}  # labels of nodes, by values whose sizes depend on values
-        functions = {(function.name, function.domain) for function in model.functions}
-        selects = any(
-            node.op_type in _SELECTING for function in model.functions for node in function.node
-        )
-        self._selecting_calls = functions if selects else set()
+        # values that depend on the values of inputs, not only on their sizes
+        self.data: set[Value] = set()
+        # labels of nodes by the values whose sizes depend on values
+        self.causes: dict[Value, str] = {}
+        selects = any(node.op_type in _SELECTING for item in model.functions for node in item.node)
+        self._selecting_calls = {(item.name, item.domain) for item in model.functions if selects}
 
     def walk(self, scope: Scope) -> None:
         for node in scope.nodes:
             for body in node.bodies:
-                self._link(_enter(node, body))
                 self.walk(body)
-                while self._link(_repeat(node, body)):  # what one turn leaves to the next
+                while self._link(_pair(node, body)):
                     self.walk(body)
             self._follow(node)
-            self._link(chain.from_iterable(_leave(node, body) for body in node.bodies))
 
     def _follow(self, node: Node) -> None:
         """Note what the outputs of a node depend on."""
@@ -107,61 +86,32 @@ class _Sizes:
 
     def _selects(self, node: Node) -> bool:
         """Whether sizes of its outputs are values of its inputs, or depend on them, where some are data."""
-        proto = node.proto
-        if (proto.op_type, proto.domain) in self._selecting_calls:
-            return True
-        if proto.domain not in STANDARD:
-            return False
-        names = [
-            proto.input[index]
-            for index in _SIZES.get(proto.op_type, ())
-            if index < len(proto.input) and proto.input[index]
-        ]
+        operator = node.proto.op_type
+        if node.proto.domain not in STANDARD:
+            return (operator, node.proto.domain) in self._selecting_calls
+        names = [name for at, name in enumerate(node.proto.input) if at in _SIZES.get(operator, ())]
         sizes = [node.scope.find(name) for name in names]
-        if proto.op_type == "Loop":  # ends where its body says so
+        if operator == "Loop":  # ends where its body says so
             sizes += [body.find(body.graph.output[0].name) for body in node.bodies]
-        return proto.op_type in _SELECTING or any(value in self.data for value in sizes)
+        return operator in _SELECTING or not self.data.isdisjoint(sizes)
 
     def _link(self, pairs: Iterable[tuple[Value | None, Value | None]]) -> bool:
         """Give the first of each pair what is known of the second; return whether that was news."""
         before = len(self.data) + len(self.causes)
         for target, source in pairs:
-            if target is None or source is None:
-                continue
-            if source in self.data:
+            if target is not None and source in self.data:
                 self.data.add(target)
-            if source in self.causes:
+            if target is not None and source in self.causes:
                 self.causes.setdefault(target, self.causes[source])
         return len(self.data) + len(self.causes) > before
 
 
-_Pairs = Iterator[tuple[Value | None, Value | None]]
-
-
-def _enter(node: Node, body: Scope) -> _Pairs:
-    """Yield the inputs of a body with those of its node, as Loop and Scan have in the same places."""
-    for item, name in zip(body.graph.input, node.proto.input, strict=False):
-        if node.proto.op_type != "Loop" or item != body.graph.input[0]:  # which counts the turns
-            yield body.find(item.name), node.scope.find(name)
-
-
-def _repeat(node: Node, body: Scope) -> _Pairs:
-    """Yield the inputs of a body with its outputs of the turn before."""
-    if node.proto.op_type == "If":
-        return
+def _pair(node: Node, body: Scope) -> Iterator[tuple[Value | None, Value | None]]:
+    """Yield the inputs of a body with those of its node and with what its turn before left; and the node's outputs."""
+    # a Loop's body counts the turns, and says whether another follows
     skipped = 1 if node.proto.op_type == "Loop" else 0
-    kept = len(body.graph.input) - skipped
-    for attribute in node.proto.attribute:
-        if attribute.name == "num_scan_inputs":
-            kept -= attribute.i
-    inputs = list(body.graph.input)[skipped : skipped + kept]
-    for item, output in zip(inputs, body.graph.output, strict=False):
-        yield body.find(item.name), body.find(output.name)
-
-
-def _leave(node: Node, body: Scope) -> _Pairs:
-    """Yield the outputs of a node with those of its body."""
-    skipped = 1 if node.proto.op_type == "Loop" else 0
-    outputs = list(body.graph.output)[skipped:]
-    for name, output in zip(node.proto.output, outputs, strict=False):
-        yield node.scope.find(name), body.find(output.name)
+    inputs = [body.find(item.name) for item in body.graph.input][skipped:]
+    outputs = [body.find(item.name) for item in body.graph.output]
+    yield from zip(inputs, map(node.scope.find, node.proto.input[skipped:]), strict=False)
+    yield from zip(inputs, outputs, strict=False)
+    yield from zip(map(node.scope.find, node.proto.output), outputs[skipped:], strict=False)

@@ -29,12 +29,11 @@ from enginewright_serving.server.startup.neighbour_proof import NeighbourProver
 from enginewright_serving.server.startup.run_proof import RunProver
 
 _log: Final = logging.getLogger(__name__)
-_GAIN: Final = 0.9  # a batch takes at most this share of its requests' time one by one
+_GAIN = 0.9  # a batch takes at most this share of its requests' time one by one
 _ABOUT: Final = 1.1  # a size this much slower than the fastest is fast enough
 _RUNS: Final = 5  # of each size; the fastest counts
 _CHANGES: Final = 2  # of the size of a run; the fastest run after one counts
 _SECONDS: Final = 2.0  # for all sizes, and likewise for larger requests, but for the largest
-_STEP: Final = 1.5  # least ratio between the sizes of the requests that are timed
 _TURN_SECONDS: Final = 0.001  # of the event loop, in which it serves no other connection
 
 
@@ -72,13 +71,16 @@ class BatchProver(RunProver):
         sizes only, otherwise no run is in the event loop. `by_range`: the node, if any, that quantizes all rows
         by their common range. `sized_by_values`: the node, by output, by which its sizes depend on values.
         """
-        first = first_row(samples[0].feeds)
         given = [sample.feeds for sample in samples]
+        first_rows = list(map(first_row, given))
+        first = first_rows[0]
+        sized = [name for name in self._outputs if name in sized_by_values]
         off = self._why_not(first, most, varying=varying, by_range=by_range)
-        off = off or self._why_indivisible(sized_by_values)
+        if sized and not off:
+            off = f"the sizes of output {sized[0]!r} depend on values: {sized_by_values[sized[0]]}"
         prover = NeighbourProver(self._runner, self._signature)
         off = off or prover.why_dependent(first, given)
-        requests = [given[0]] if off else self._list_requests(list(map(first_row, given)))
+        requests = [given[0]] if off else self._list_requests(first_rows)
         row = requests[0]
         times = self._times(row, (rows_of(row) or 1) if off else most)
         single = times[rows_of(row) or 1]
@@ -88,9 +90,9 @@ class BatchProver(RunProver):
             rows = _worthwhile(times, single)
             off = "" if rows > 1 else "a batch is not faster than its requests one by one"
         if rows > 1:
-            paying = 1 + self._time_larger(requests[1:], rows, timed)
-            largest = 0 if paying == len(requests) else elements_of(requests[paying - 1])
-            of_largest = requests[paying - 1]
+            paying = self._time_larger(requests[1:], rows, timed)
+            of_largest = requests[paying]
+            largest = elements_of(of_largest) if of_largest is not requests[-1] else 0
             off = "" if of_largest is first else prover.why_dependent(of_largest, given)
             off = off or prover.why_dependent_among(of_largest, rows)
             off = off or ("" if on_cpu else self._why_costly(row, rows, single))
@@ -105,9 +107,13 @@ class BatchProver(RunProver):
             _log.info("no batches: %s", off)
         else:
             _log.info("batches of up to %d rows; gain by elements of a row: %s", rows, dict(gains))
-        turn_rows = turn_elements = 0
-        if on_cpu and by_sizes and not delay:
-            turn_rows, turn_elements = _find_short(timed)
+        short = [
+            (number, elements_of(request) * number // (rows_of(request) or 1))
+            for request, taken in timed
+            for number, seconds in taken.items()
+            if seconds <= _TURN_SECONDS and on_cpu and by_sizes and not delay
+        ]
+        turn_rows, turn_elements = map(max, zip(*short, strict=True)) if short else (0, 0)
         return BatchLimits(
             rows,
             () if on_cpu else tuple(number for number in times if number <= rows),
@@ -120,33 +126,20 @@ class BatchProver(RunProver):
         )
 
     def _list_requests(self, rows: Sequence[Feeds]) -> list[Feeds]:
-        """Return the smallest of `rows` and larger ones up to the largest, at least `_STEP` times as large as the one before.
-
-        Where no golden sample is as large as that, they are parts of the largest.
-        """
+        """Return the smallest of `rows`, then ever larger parts of the largest: a quarter, half and all of it."""
         rows = [row for row in rows if rows_of(row) == 1 and elements_of(row)] or rows[:1]
-        smallest, largest = (choose(rows, key=elements_of) for choose in (min, max))
-        by_size = {elements_of(part): part for part in self._halve(largest, smallest)}
-        by_size |= {elements_of(row): row for row in reversed(rows)}
-        requests: list[Feeds] = []
-        for size, row in sorted(by_size.items(), key=lambda item: item[0]):
-            if not requests or size >= _STEP * elements_of(requests[-1]) or row is largest:
-                requests.append(row)
-        return requests
-
-    def _halve(self, row: Feeds, least: Feeds) -> list[Feeds]:
-        """Return parts of `row`, each half as long as the one before in the dimensions in which `least` is shorter."""
-        parts: list[Feeds] = []
-        while True:
-            half = {
-                name: array[tuple(map(_first_half, array.shape, least[name].shape))]
+        smallest, row = (choose(rows, key=elements_of) for choose in (min, max))
+        larger: list[Feeds] = []
+        left = elements_of(row) + 1
+        while elements_of(smallest) < elements_of(row) < left:
+            if self._accepts({name: array.shape for name, array in row.items()}):
+                larger.insert(0, row)
+            left = elements_of(row)
+            row = {
+                name: array[tuple(map(_first_half, array.shape, smallest[name].shape))]
                 for name, array in row.items()
             }
-            if not elements_of(least) < elements_of(half) < elements_of(row):
-                return parts
-            row = half
-            if self._accepts({name: array.shape for name, array in row.items()}):
-                parts.append(row)
+        return [smallest, *larger]
 
     def _time_larger(
         self, requests: Sequence[Feeds], rows: int, timed: list[tuple[Feeds, dict[int, float]]]
@@ -191,13 +184,6 @@ class BatchProver(RunProver):
         elif not self._accepts_rows(row, 1) or not self._accepts_rows(row, 2):
             off = "the shape profiles do not admit two requests at once"
         return off
-
-    def _why_indivisible(self, sized_by_values: Mapping[str, str]) -> str:
-        """Return why outputs cannot be divided among requests, whatever sizes they have for golden samples, or ""."""
-        sized = [name for name in self._outputs if name in sized_by_values]
-        if not sized:
-            return ""
-        return f"the sizes of output {sized[0]!r} depend on values: {sized_by_values[sized[0]]}"
 
     def _accepts_rows(self, row: Feeds, rows: int) -> bool:
         return self._accepts({name: (rows, *array.shape[1:]) for name, array in row.items()})
@@ -281,17 +267,6 @@ def _worthwhile(times: dict[int, float], single: float) -> int:
     if fastest > _GAIN * single:
         return 1
     return min(rows for rows, taken in seconds.items() if taken <= _ABOUT * fastest)
-
-
-def _find_short(timed: Sequence[tuple[Feeds, dict[int, float]]]) -> tuple[int, int]:
-    """Return the most rows and the most elements of a run that is short enough for the event loop, (0, 0) if none is."""
-    short = [
-        (rows, elements_of(row) * rows // (rows_of(row) or 1))
-        for row, times in timed
-        for rows, taken in times.items()
-        if taken <= _TURN_SECONDS
-    ]
-    return (max(rows for rows, _ in short), max(size for _, size in short)) if short else (0, 0)
 
 
 def _first_half(size: int, least: int) -> slice:

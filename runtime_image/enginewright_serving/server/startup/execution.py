@@ -91,6 +91,4 @@ class ExecutionReport:
 def _describe_padding(padding: Padding | None) -> PaddedRequests | None:
     if padding is None or not padding.inputs:
         return None
-    return PaddedRequests(
-        inputs=dict(padding.inputs), longest=padding.longest, needed=padding.needed
-    )
+    return PaddedRequests.model_validate(padding, from_attributes=True)

@@ -27,9 +27,7 @@ _log: Final = logging.getLogger(__name__)
 _GAIN = 0.9  # a padded batch takes at most this share of its requests' time one by one
 _RUNS: Final = 5  # of each; the fastest counts
 _GAIN_SECONDS: Final = 2.0  # for all lengths but the longest
-_SECONDS: Final = (
-    5.0  # after which no more golden samples are compared; parts of one are in any case
-)
+_SECONDS: Final = 5.0  # after which no golden samples are compared, but for parts of one
 _FIELD: Final = "serving.batching.padding"
 
 _Outputs = list[NDArray[Any]]
@@ -91,7 +89,7 @@ class PaddingProver(RunProver):
         # first, since the rest are many runs; nothing is padded beyond, and so nothing has to be proven there
         padding = replace(padding, longest=self._find_longest(padding, rows))
         if padding.longest < lengths.length_of(long):
-            long = _take(long, lengths, 0, padding.longest)
+            long = lengths.take(long, 0, padding.longest)
             parts = self._cut(long, lengths)
             shorter = [row for row in shorter if lengths.length_of(row) < padding.longest]
         self._compare_windows(padding, (*shorter, *parts), long, limits.rows)
@@ -129,7 +127,7 @@ class PaddingProver(RunProver):
         full = lengths.length_of(long)
         rows = []
         for length in dict.fromkeys((1, 2, full // 2, full - 1)):
-            row = _take(long, lengths, 0, length)
+            row = lengths.take(long, 0, length)
             if 0 < length < full and self._admits(row):
                 rows.append(row)
         return rows
@@ -170,14 +168,13 @@ class PaddingProver(RunProver):
         """Raise unless `parts` of the longest request and `shorter` ones, as time permits, have their outputs beside it."""
         end = self._clock() + _SECONDS
         beside_long = self._list_neighbours(long, samples)
-        alone = self._run(long)
         proven: list[int] = []
         # any order but that of lengths, so that those that time leaves out are of all lengths
         for short in (*parts, *shorter[::2], *shorter[1::2]):
             if len(proven) >= max(len(parts), 1) and self._clock() > end:
                 break
-            self._compare(padding, short, self._run(short), beside_long, most)
-            self._compare(padding, long, alone, self._list_neighbours(short, samples), most)
+            self._compare(padding, short, beside_long, most)
+            self._compare(padding, long, self._list_neighbours(short, samples), most)
             proven.append(padding.length_of(short))
         _log.info(
             "padding up to length %d changes no output of requests of length %s beside %d others, nor theirs;"
@@ -192,10 +189,9 @@ class PaddingProver(RunProver):
         """Return a request and those of its length with other values, as far as the model accepts these."""
         return [row, *filter(self._is_accepted, make_neighbours(row, samples))]
 
-    def _compare(
-        self, padding: Padding, own: Feeds, alone: _Outputs, others: Sequence[Feeds], most: int
-    ) -> None:
-        """Raise unless a request has the outputs that it has `alone`, before and after `others` of another length."""
+    def _compare(self, padding: Padding, own: Feeds, others: Sequence[Feeds], most: int) -> None:
+        """Raise unless a request has the outputs that it has alone, before and after `others` of another length."""
+        alone = self._run(own)
         # a power of two, as the sizes that have run, with both places in one run if that is possible
         size = min(most, 1 << (len(others) + 1).bit_length())
         step = max(size - 2, 1)
@@ -214,7 +210,7 @@ class PaddingProver(RunProver):
         length = min(map(padding.length_of, shorter))
         places = padding.length_of(long) - length + 1
         step = -(-places // (most - 1))
-        windows = [_take(long, padding, start, length) for start in range(0, places, step)]
+        windows = [padding.take(long, start, length) for start in range(0, places, step)]
         together = self._run_padded(padding, [*windows, long])
         for window, outputs in zip(windows, together[:-1], strict=True):
             self._require_same(self._run(window), outputs)
@@ -274,14 +270,14 @@ class PaddingProver(RunProver):
             if longest and self._clock() > end and length < full:
                 continue  # if padding pays at the longest, it does at this
             parts = [
-                _take(rows[-1], padding, 0, part)
+                padding.take(rows[-1], 0, part)
                 for part in (length // 2, least, length - 1)
                 if 0 < part < length
             ]
             short = next(filter(self._admits, parts), None)
             if short is None:
                 continue
-            batch = [short, _take(rows[-1], padding, 0, length)] * 2
+            batch = [short, padding.take(rows[-1], 0, length)] * 2
             together = self._time(partial(self._run_padded, padding, batch), end)
             apart = self._time(partial(self._run_apart, batch), end)
             if together > _GAIN * apart:
@@ -306,13 +302,3 @@ class PaddingProver(RunProver):
             if number and self._clock() > end:
                 break
         return best
-
-
-def _take(row: Feeds, lengths: Padding, start: int, length: int) -> Feeds:
-    """Return so many positions of a request."""
-    positions = range(start, start + length)
-    parts = {
-        name: np.ascontiguousarray(row[name].take(positions, axis))
-        for name, (axis, _) in lengths.inputs.items()
-    }
-    return {**row, **parts}
