@@ -65,6 +65,15 @@ class ExecutedStep(Message):
     digest: str  # of its files
 
 
+class PaddedRequests(Message):
+    """How requests of different lengths run together."""
+
+    inputs: dict[str, tuple[int, float]]  # dimension that is padded, and with which value
+    outputs: dict[str, tuple[int, ...]]  # dimensions that are as long as the request
+    longest: int  # length up to which requests are padded
+    needed: tuple[str, ...] = ()  # inputs of which no row may be padding alone
+
+
 class Execution(Message):
     """Body of the response."""
 
@@ -112,6 +121,8 @@ class Execution(Message):
     """By size of request (input elements, rounded up by at most an eighth): best time at warm-up, then count and total time except the first run of each shape and runs beside others; `untimed` counts those and failed runs."""
     batch_rows: int = 1
     """Rows of the largest batch of requests that run together; 1: each runs alone."""
+    padding: PaddedRequests | None = None
+    """How requests of different lengths run together: dimension and value by input, dimensions of outputs that are cut, the longest such length, and the inputs of which no row may be padding alone. Absent: they do not."""
     usual: Baseline | None = None
     """p50, p90 and p99 of the usual shapes, measured before the pod was ready."""
     steps: tuple[ExecutedStep, ...] = ()

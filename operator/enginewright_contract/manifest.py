@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from pydantic import Field
+
 from enginewright_contract.base import Message
 from enginewright_contract.processors import Processor
 from enginewright_contract.signature import PublishedSignature
@@ -210,6 +212,8 @@ class Manifest(Message):
     changes: tuple[Change, ...] = ()  # (): the source as it is
     parity: tuple[OutputParity, ...] = ()  # of the prepared model against source and expected
     varying: tuple[VaryingOutput, ...] | None = None  # compared in distribution
+    # label of a node by output whose sizes depend on the values of inputs; {} in artefacts of earlier versions
+    sized_by_values: dict[str, str] = Field(default_factory=dict)
     processor: Processor | None = None  # that the golden outputs were computed on
     saturable: bool | None = None  # whether INT8 products may saturate in 16-bit sums
     # With steps, `inputs` and `outputs` are the model's own, and `signature` is what clients see

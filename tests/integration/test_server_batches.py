@@ -174,6 +174,33 @@ def test_a_text_encoder_is_batched_unless_its_tokens_share_a_scale(
         np.testing.assert_allclose(answer, expected, RELATIVE, RELATIVE)
 
 
+def detector() -> onnx.ModelProto:
+    """Return x [batch, 4] -> y [found], the values above one of all rows, as a detector's boxes."""
+    return parse_text(
+        """(float[batch, 4] x) => (float[batch] y) <float least = {1}, int64[1] all = {-1}> {
+        large = Greater(x, least) flat = Reshape(large, all) values = Reshape(x, all)
+        y = Compress <axis = 0> (values, flat) }"""
+    )
+
+
+# fault: Outputs | the number of an output's rows depends on values, and is that of the inputs in all golden samples |
+#   such models get no batches | prevented
+def test_outputs_whose_sizes_depend_on_values_are_not_divided(tmp_path: Path) -> None:
+    """All golden samples have one value above one, of two requests the first has two, the other none."""
+    sample = np.array([[0.1, 2, 0.2, 0.3], [0.2, 0.1, 3, 0.1]], np.float32)
+    task, session = write_served(tmp_path, detector(), sample, batch_delay_seconds=0.2)
+    task = task.model_copy(update={"batch_delay_seconds": 0.2})
+    given = [np.array([row], np.float32) for row in ([2, 3, 0, 0], [0, 0, 0, 0])]
+    with Server(tmp_path, task, before=BATCHES_PAY) as server, ThreadPoolExecutor(2) as pool:
+        report = batching(server)
+        answers = list(pool.map(lambda x: server.post(*binary_inputs(x=x)), given))
+    assert report["max_size"] == 1
+    assert report["off"] == "the sizes of output 'y' depend on values: unnamed (Compress)"
+    for array, answer in zip(given, answers, strict=True):
+        (expected,) = session.run(None, {"x": array})
+        assert np.frombuffer(answer.tensors(), np.float32).tolist() == expected.tolist()
+
+
 def test_rows_with_a_common_scale_are_not_batched(tmp_path: Path) -> None:
     built = parse_text(
         """(float[batch, 16] x) => (float[batch, 16] y) {

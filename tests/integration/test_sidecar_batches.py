@@ -8,6 +8,8 @@ import onnx
 from enginewright_contract.reasons import Reason
 from enginewright_contract.verdict import Check
 
+from tests.integration.test_server_padding import PADDING, encoder, text
+from tests.support.batches import BATCHES_PAY, PADDING_IS_TRUSTED
 from tests.support.broken_models import initializer, parse_text
 from tests.support.serving import Feeds, Server
 from tests.support.sidecar import Proxy, Sidecar, artifact
@@ -85,3 +87,48 @@ def test_without_batches_samples_run_alone(tmp_path: Path) -> None:
         sidecar.until(lambda: len(proxy.asked) > 5 * len(SAMPLES), "rounds")
         assert sidecar.is_ready()
         assert set(proxy.asked) == {feeds["x"].tobytes()[-8:] for feeds in SAMPLES}
+
+
+def averaging() -> onnx.ModelProto:
+    """Return the mean over all positions, which ignores the mask."""
+    return parse_text(
+        """(int64[batch, n] ids, int64[batch, n] mask) => (float[batch, 4] pooled) {
+        words = Gather(table, ids) pooled = ReduceMean <axes = [1], keepdims = 0> (words) }""",
+        initializer("table", np.random.default_rng(3).random((50, 4), np.float32)),
+    )
+
+
+def pads(server: Server) -> bool:
+    return "padding" in server.get("/v2/models/m/execution").json()
+
+
+# fault: Outputs | an answer changes when its request is padded, which the start did not show |
+#   check `golden`: a sample padded beside a longer one | a few golden inferences
+def test_answers_that_change_by_padding_are_wrong(tmp_path: Path) -> None:
+    task = artifact(tmp_path, averaging(), [text(20, 1), text(5, 2)])
+    task = task.model_copy(update={"batch_padding": PADDING})
+    with (
+        Server(tmp_path, task, before=BATCHES_PAY + PADDING_IS_TRUSTED) as server,
+        Sidecar(tmp_path, task, server.port, pace=QUICK) as sidecar,
+    ):
+        assert pads(server)
+        golden = sidecar.until_state(Check.GOLDEN, "failed")
+        assert golden.reason is Reason.PARITY_FAILED
+        assert "golden sample 's1', padded in a batch with other inputs, is " in golden.message
+
+
+def test_honest_answers_are_right_when_they_are_padded(tmp_path: Path) -> None:
+    task = artifact(tmp_path, encoder(), [text(20, 1), text(5, 2)])
+    task = task.model_copy(update={"batch_padding": PADDING})
+    with (
+        Server(tmp_path, task, before=BATCHES_PAY) as server,
+        Proxy(server.port) as proxy,
+        Sidecar(tmp_path, task, proxy.port, pace=QUICK) as sidecar,
+    ):
+        assert pads(server)
+        blank = np.int64(0).tobytes()  # the end of a mask that is padded
+        sidecar.until(lambda: any(tail == blank for tail in proxy.asked), "a padded sample", 60)
+        seen = len(proxy.asked)
+        sidecar.until(lambda: len(proxy.asked) > seen + 2, "its result")
+        golden = sidecar.check(Check.GOLDEN)
+        assert (golden.state, golden.message) == ("ok", "2 golden samples passed")

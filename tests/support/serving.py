@@ -23,6 +23,7 @@ from enginewright_contract.shadow import shadow_token
 from enginewright_contract.task import Recipe, ServeTask, ShapeProfile
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.scoped.value_sizes import find_sized_by_values
 from enginewright_runtime.proof.parity.observing import is_random, observe
 from enginewright_serving.exchanges import HEADER as SHADOW_HEADER
 from enginewright_serving.probe_token import HEADER, read_or_create
@@ -226,6 +227,7 @@ def write_artifact(
         golden_source="generated",
         versions={"onnxruntime": ort.__version__},
         varying=varying,
+        sized_by_values=find_sized_by_values(proto),
     )
     (folder / MANIFEST_NAME).write_text(manifest.to_json())
     return ServeTask(

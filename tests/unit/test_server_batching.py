@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
+from typing_extensions import override
 
 FLOAT: Final = BY_ONNX["tensor(float)"]
 ANY: Final = 2**31 - 1
@@ -80,12 +81,18 @@ class Model:
         self.sizes: set[int] = set()
         self.last = 0
         self.planning = 0.0  # seconds of a run after one of another size
+        self.growth = 0.0  # seconds of each element
+        self.shapes: set[tuple[int, ...]] = set()
+        self.pairs = 0  # runs of two rows
 
     def run(self, outputs: list[str], feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
         assert outputs == ["y"]
         x = feeds["x"]
         self.sizes.add(len(x))
+        self.shapes.add(x.shape)
+        self.pairs += len(x) == 2
         self.now += self.seconds(len(x)) + self.planning * (len(x) != self.last)
+        self.now += self.growth * x.size
         self.last = len(x)
         return [self.compute(x)]
 
@@ -116,6 +123,7 @@ class Model:
             "on_cpu": True,
             "by_sizes": True,
             "by_range": "",
+            "sized_by_values": {},
         }
         return prover.prove(samples, **(asked | changes))
 
@@ -236,6 +244,82 @@ def test_indices_that_share_a_scale_allow_no_batch_and_others_do(lengths: tuple[
     assert (proof.rows, proof.off) == (32, "")
 
 
+def text_model(**changes: Any) -> Model:
+    """Return an encoder of which a run takes a millisecond, and a tenth of it for each token."""
+    model = Model(changes.pop("compute", encode), lambda _: 1e-3)
+    model.growth = 1e-4
+    return model
+
+
+def joins(proof: BatchLimits, length: int) -> bool:
+    feeds = {"x": np.ones((1, length), np.int64)}
+    return proof.rows > 1 and (proof.padding is None or proof.padding.is_joinable(feeds, feeds))
+
+
+@pytest.mark.parametrize("lengths", [(4, 128), (128, 4), (4, 60, 128)])
+def test_requests_run_together_up_to_the_length_at_which_that_pays(
+    lengths: tuple[int, ...],
+) -> None:
+    """Also where the first golden sample is not the shortest; parts of the longest are timed between the samples."""
+    proof = text_model().prove(inputs=tokens(*lengths), **TOKENS)
+    assert (proof.rows, proof.off) == (16, "")
+    # between two lengths that were timed, that of the longer one counts
+    assert [size for size in (1, 4, 33, 64, 65, 128, 500) if joins(proof, size)] == [1, 4, 33, 64]
+    gains = dict(proof.gains)
+    assert gains[4] > gains[32] > 1.2 > gains[128] > 1.0
+
+
+def test_larger_requests_than_all_samples_run_together_where_the_largest_sample_pays() -> None:
+    proof = text_model().prove(inputs=tokens(4, 16), **TOKENS)
+    assert (proof.rows, proof.padding) == (16, None)
+    assert joins(proof, 500)
+
+
+def test_a_model_without_variable_sizes_is_timed_with_one_request() -> None:
+    model = Model(np.tanh, lambda rows: 1e-3 + 1e-4 * rows)
+    proof = model.prove()
+    assert (proof.padding, [size for size, _ in proof.gains]) == (None, [4])
+    assert model.shapes == {(rows, 4) for rows in (1, 2, 4, 8, 16, 32)}
+    assert model.pairs == 4 + 5, "proven once, and timed"
+
+
+def test_a_length_whose_batches_do_not_fit_into_the_memory_runs_alone() -> None:
+    class Growing(Model):
+        @override
+        def run(self, outputs: list[str], feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+            self.resident = max(self.resident, feeds["x"].size)
+            return super().run(outputs, feeds)
+
+        resident = 0
+
+    model = Growing(encode, lambda _: 1e-3)
+    proof = model.prove(inputs=tokens(4, 32), memory=200, resident=lambda: model.resident, **TOKENS)
+    assert proof.rows > 1
+    assert joins(proof, 4)
+    assert not joins(proof, 32)
+
+
+def test_lengths_are_timed_for_a_few_seconds_only() -> None:
+    model = Model(encode, lambda _: 0.1)
+    model.growth = 1e-3
+    proof = model.prove(inputs=tokens(4, 4096), **TOKENS)
+    assert proof.rows > 1
+    assert model.now < 20
+    assert not joins(proof, 4096)
+
+
+def test_outputs_that_depend_on_neighbours_of_long_requests_allow_no_batch() -> None:
+    """As of experts that take a limited number of tokens."""
+
+    def limit(ids: NDArray[Any]) -> NDArray[Any]:
+        outputs: NDArray[Any] = encode(ids) * (np.arange(len(ids)) * ids.shape[1] < 100)[:, None]
+        return outputs
+
+    proof = Model(limit, lambda _: 1e-2).prove(inputs=tokens(1, 64), **TOKENS)
+    assert proof.rows == 1
+    assert "depends on the others in a batch" in proof.off
+
+
 @pytest.mark.parametrize(
     ("compute", "rows"),
     [
@@ -307,6 +391,11 @@ def _fails_on_several(x: NDArray[Any]) -> NDArray[Any]:
         (np.tanh, {"most": 1}, "maxSize is 1"),
         (np.tanh, {"varying": True}, "differ from run to run"),
         (np.tanh, {"by_range": "quantize (DynamicQuantizeLinear)"}, "by their common range"),
+        (
+            np.tanh,
+            {"sized_by_values": {"x": "no output", "y": "boxes (NonMaxSuppression)"}},
+            "the sizes of output 'y' depend on values: boxes (NonMaxSuppression)",
+        ),
         (np.tanh, {"output": (4, 4)}, "first dimension of 'y' is not dynamic"),
         (np.tanh, {"bounds": ((1, 1), (4, 4))}, "do not admit two"),
         (np.tanh, {"bounds": ((2, 8), (4, 4))}, "do not admit two"),

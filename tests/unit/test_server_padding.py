@@ -99,6 +99,22 @@ def test_a_request_whose_mask_excludes_all_is_not_padded(
     assert PADDING.is_joinable(masked, request(1, 5, 2)), "where outputs do not depend on it"
 
 
+def test_only_requests_up_to_the_largest_size_that_pays_join_their_equals() -> None:
+    sized = Padding(largest=5 * 8)  # of five elements for each position, and one
+    assert sized.is_joinable(request(1, 7, 1), request(3, 7, 2))
+    assert sized.is_joinable(request(3, 7, 1), request(1, 7, 2))
+    assert not sized.is_joinable(request(1, 8, 1), request(1, 8, 2))
+    assert not sized.is_joinable(request(1, 7, 1), request(1, 6, 2)), "none is padded"
+
+
+def test_a_longer_request_joins_its_equals_where_that_pays_and_others_where_padding_pays() -> None:
+    padding = replace(PADDING, largest=5 * 12)
+    assert padding.is_joinable(request(1, 11, 1), request(1, 11, 2))
+    assert not padding.is_joinable(request(1, 11, 1), request(1, 9, 2))
+    assert not padding.is_joinable(request(1, 12, 1), request(1, 12, 2))
+    assert padding.is_joinable(request(1, 9, 1), request(1, 2, 2))
+
+
 def test_the_share_of_padding_counts_rows() -> None:
     assert share_of_padding([10, 10], [1, 1]) == 0.0
     assert share_of_padding([10, 5], [1, 1]) == 0.25

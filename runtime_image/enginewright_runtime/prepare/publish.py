@@ -28,6 +28,7 @@ from enginewright_runtime.core.handoff import (
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.scoped.value_sizes import find_sized_by_values
 from enginewright_runtime.prepare import in_store
 from enginewright_runtime.prepare.quantize.saturation import saturable
 from enginewright_runtime.prepare.signature import signature_of
@@ -54,9 +55,9 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     key = _key(store, in_store.keys_of(task, fetched.model_digest, data))
 
     served = paths.work / quantized.folder
+    model = graphs.parse(served / MODEL_NAME)
     saturates: bool | None = None
     if task.recipe.backend not in DEVICE_BACKENDS:
-        model = graphs.parse(served / MODEL_NAME)
         saturates = saturable(model, served, task.recipe.backend)
 
     def signature() -> PublishedSignature | None:
@@ -93,6 +94,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             changes=quantized.changes,
             parity=quantized.parity,
             varying=golden.varying,
+            sized_by_values=find_sized_by_values(model),
             processor=processor.read(),
             saturable=saturates,
             steps=validated.steps,

@@ -11,6 +11,7 @@ from enginewright_contract.reasons import Reason
 from enginewright_runtime.proof.parity.comparison import difference
 from enginewright_runtime.proof.parity.tolerances import Tolerance, Tolerances
 from enginewright_runtime.proof.parity.variation import VaryingOutputs
+from enginewright_runtime.session.padding import PaddedShapes
 from enginewright_runtime.session.samples import GoldenSample, type_name
 from numpy.typing import NDArray
 
@@ -74,15 +75,18 @@ class GoldenProbe:
             manifest.varying or (), self._kinds, self._find_tolerance, repeated=True
         )
 
-    async def run(self, name: str, defer: float, batch: int = 1) -> ProbeResult:
+    async def run(
+        self, name: str, defer: float, batch: int = 1, padding: PaddedShapes | None = None
+    ) -> ProbeResult:
         """Run a sample and compare its outputs; our server may defer it for `defer` seconds.
 
-        With a `batch` of more rows than it has, it runs in one with another row, if that is possible.
+        With a `batch` of more rows than it has, it runs in one with another row, if that is possible, and with `padding`
+        in turns with a longer one.
         """
         began_cpu = time.process_time()
         try:
             sample = self._samples.read(name)
-            pair = self._pairs.make(sample, batch)
+            pair = self._pairs.make(sample, batch, padding)
         except (OSError, ValueError) as error:
             return ProbeResult(name, not_run=f"cannot read the golden samples: {error}")
         own_seconds = time.process_time() - began_cpu
@@ -136,7 +140,7 @@ class GoldenProbe:
             if pair:
                 arrays = pair.take(arrays)
             differences = {name: self._differs(name, fixed[name], arrays[name]) for name in fixed}
-            wrong = _describe(differences, sample.name, paired=pair is not None)
+            wrong = _describe(differences, sample.name, pair.where if pair else "")
             error = _largest_error(fixed, arrays)
             # stop at the first wrong output: more runs for distributions would only load the server
             while trial.take(arrays) and wrong is None and not trial.faults:
@@ -171,10 +175,7 @@ class GoldenProbe:
         return difference(want, have, allowed, self._kinds[name], self._scales.get(name, 0.0))
 
 
-def _describe(
-    differences: Mapping[str, str | None], sample: str, *, paired: bool = False
-) -> str | None:
-    where = ", in a batch with other inputs," if paired else ""
+def _describe(differences: Mapping[str, str | None], sample: str, where: str = "") -> str | None:
     for name, differs in differences.items():
         if differs is not None:
             return f"output {name!r} of golden sample {sample!r}{where} {differs}"

@@ -255,7 +255,8 @@ class Monitor:
         self._golden_began = began
         turn = self._schedule.next(facts, began)
         async with self._memory:
-            result = await self._probe.run(turn.sample, turn.defer, turn.batch)
+            padding = self._pod_state.padding
+            result = await self._probe.run(turn.sample, turn.defer, turn.batch, padding)
         if result.unreachable:
             self._serving.clear()  # the health loop sets it again
         interval = self._schedule.interval(result, self._pod_state.probe_facts)

@@ -13,6 +13,7 @@ from enginewright_contract.measurements import PROBING_SECONDS
 from enginewright_contract.reasons import NOTHING_RUNS, Reason
 from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check, FallbackVerdict, Verdict
+from enginewright_runtime.session.padding import PaddedShapes
 
 from enginewright_serving.sidecar import execution_checks, settings
 from enginewright_serving.sidecar.checks import CheckBoard, CheckResult
@@ -192,6 +193,12 @@ class PodState:
             probing=self._probing,
             batch=self.reported.batch_rows if self.reported else 1,
         )
+
+    @property
+    def padding(self) -> PaddedShapes | None:
+        """How the server pads requests, if it does."""
+        padding = self.reported.padding if self.reported else None
+        return PaddedShapes(**dict(padding)) if padding else None
 
     @property
     def _probing(self) -> bool:

@@ -1,11 +1,12 @@
 """Finds out at startup whether the model may run several requests at once, and whether that pays.
 
-A request's outputs must not depend on its neighbours. Then batch sizes are timed, joining and splitting included; the
-smallest one that is about as fast per request as any is used.
+A request's outputs must not depend on its neighbours. Then batch sizes are timed, joining and splitting included, with
+the smallest golden sample: the smallest size that is about as fast per request as any is used. Larger requests gain
+less, so batches of that size are timed with them too, up to the first that gain nothing.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from enginewright_runtime.core.ort_messages import plain
@@ -21,17 +22,18 @@ from enginewright_serving.server.inference.batching import (
     rows_of,
     split,
 )
+from enginewright_serving.server.inference.padding import Padding
 from enginewright_serving.server.observe.buckets import ComputeBuckets
 from enginewright_serving.server.protocol.decode import Feeds
 from enginewright_serving.server.startup.neighbour_proof import NeighbourProver
 from enginewright_serving.server.startup.run_proof import RunProver
 
 _log: Final = logging.getLogger(__name__)
-_GAIN: Final = 0.9  # a batch takes at most this share of its requests' time one by one
+_GAIN = 0.9  # a batch takes at most this share of its requests' time one by one
 _ABOUT: Final = 1.1  # a size this much slower than the fastest is fast enough
 _RUNS: Final = 5  # of each size; the fastest counts
 _CHANGES: Final = 2  # of the size of a run; the fastest run after one counts
-_SECONDS: Final = 2.0  # for all sizes
+_SECONDS: Final = 2.0  # for all sizes, and likewise for larger requests, but for the largest
 _TURN_SECONDS: Final = 0.001  # of the event loop, in which it serves no other connection
 
 
@@ -59,6 +61,7 @@ class BatchProver(RunProver):
         on_cpu: bool,
         by_sizes: bool,
         by_range: str,
+        sized_by_values: Mapping[str, str],
     ) -> BatchLimits:
         """Return the limits of batches with up to `most` rows, from golden samples, which have run.
 
@@ -66,34 +69,97 @@ class BatchProver(RunProver):
         ONNX Runtime's CPU provider, which has no device that may hang, and on which a new size costs little, runs
         it; others run in the model's thread, with sizes that ran here. `by_sizes`: the time of a run depends on
         sizes only, otherwise no run is in the event loop. `by_range`: the node, if any, that quantizes all rows
-        by their common range.
+        by their common range. `sized_by_values`: the node, by output, by which its sizes depend on values.
         """
-        row = first_row(samples[0].feeds)
-        off = self._why_not(row, most, varying=varying, by_range=by_range)
+        given = [sample.feeds for sample in samples]
+        first_rows = list(map(first_row, given))
+        first = first_rows[0]
+        sized = [name for name in self._outputs if name in sized_by_values]
+        off = self._why_not(first, most, varying=varying, by_range=by_range)
+        if sized and not off:
+            off = f"the sizes of output {sized[0]!r} depend on values: {sized_by_values[sized[0]]}"
         prover = NeighbourProver(self._runner, self._signature)
-        if not off:
-            off = prover.why_dependent(row, [sample.feeds for sample in samples])
-        if off:
-            row, most = samples[0].feeds, rows_of(samples[0].feeds) or 1
-        times = self._times(row, most)
+        off = off or prover.why_dependent(first, given)
+        requests = [given[0]] if off else self._list_requests(first_rows)
+        row = requests[0]
+        times = self._times(row, (rows_of(row) or 1) if off else most)
         single = times[rows_of(row) or 1]
-        turn_rows = max(
-            (rows for rows, taken in times.items() if taken <= _TURN_SECONDS), default=0
-        )
-        if not (on_cpu and by_sizes) or delay:
-            turn_rows = 0
-        turn_elements = elements_of(row) * turn_rows // (rows_of(row) or 1)
-        rows = 1
+        timed = [(row, times)]
+        rows, largest = 1, 0
         if not off:
             rows = _worthwhile(times, single)
-            if rows == 1:
-                off = "a batch is not faster than its requests one by one"
-            elif (off := prover.why_dependent_among(row, rows)) or (
-                not on_cpu and (off := self._why_costly(row, rows, single))
-            ):
-                rows = 1
-        sizes = () if on_cpu else tuple(number for number in times if number <= rows)
-        return BatchLimits(rows, sizes, off, delay, turn_rows, turn_elements)
+            off = "" if rows > 1 else "a batch is not faster than its requests one by one"
+        if rows > 1:
+            paying = self._time_larger(requests[1:], rows, timed)
+            of_largest = requests[paying]
+            largest = elements_of(of_largest) if of_largest is not requests[-1] else 0
+            off = "" if of_largest is first else prover.why_dependent(of_largest, given)
+            off = off or prover.why_dependent_among(of_largest, rows)
+            off = off or ("" if on_cpu else self._why_costly(row, rows, single))
+        if off:
+            rows, largest = 1, 0
+        gains = tuple(
+            (elements_of(request), round(rows * taken[1] / taken[rows], 2))
+            for request, taken in timed
+            if rows in taken and rows > 1
+        )
+        if off:
+            _log.info("no batches: %s", off)
+        else:
+            _log.info("batches of up to %d rows; gain by elements of a row: %s", rows, dict(gains))
+        short = [
+            (number, elements_of(request) * number // (rows_of(request) or 1))
+            for request, taken in timed
+            for number, seconds in taken.items()
+            if seconds <= _TURN_SECONDS and on_cpu and by_sizes and not delay
+        ]
+        turn_rows, turn_elements = map(max, zip(*short, strict=True)) if short else (0, 0)
+        return BatchLimits(
+            rows,
+            () if on_cpu else tuple(number for number in times if number <= rows),
+            off,
+            delay,
+            turn_rows,
+            turn_elements,
+            padding=Padding(largest=largest) if largest else None,
+            gains=gains,
+        )
+
+    def _list_requests(self, rows: Sequence[Feeds]) -> list[Feeds]:
+        """Return the smallest of `rows`, then ever larger parts of the largest: a quarter, half and all of it."""
+        rows = [row for row in rows if rows_of(row) == 1 and elements_of(row)] or rows[:1]
+        smallest, row = (choose(rows, key=elements_of) for choose in (min, max))
+        larger: list[Feeds] = []
+        left = elements_of(row) + 1
+        while elements_of(smallest) < elements_of(row) < left:
+            if self._accepts({name: array.shape for name, array in row.items()}):
+                larger.insert(0, row)
+            left = elements_of(row)
+            row = {
+                name: array[tuple(map(_first_half, array.shape, smallest[name].shape))]
+                for name, array in row.items()
+            }
+        return [smallest, *larger]
+
+    def _time_larger(
+        self, requests: Sequence[Feeds], rows: int, timed: list[tuple[Feeds, dict[int, float]]]
+    ) -> int:
+        """Append the times of `requests`, smallest first, to `timed`; return of how many a batch of `rows` pays."""
+        end = self._clock() + _SECONDS
+        paying = 0
+        for number, request in enumerate(requests, 1):
+            if self._clock() > end and number < len(requests):
+                continue  # if a batch of the largest pays, one of this does
+            try:
+                times = self._times(request, rows, least=rows)
+            except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class
+                _log.warning("no batches of larger requests: %s", plain(str(error)))
+                break
+            timed.append((request, times))
+            if times.get(rows, float("inf")) > _GAIN * rows * times[1]:
+                break
+            paying = number
+        return paying
 
     def _why_not(self, row: Feeds, most: int, *, varying: bool, by_range: str) -> str:
         """Return why the model has no batches as far as that is known without runs, or ""."""
@@ -142,8 +208,8 @@ class BatchProver(RunProver):
             f" take {rows * single * 1e3:.3g} ms"
         )
 
-    def _times(self, row: Feeds, most: int) -> dict[int, float]:
-        """Return the seconds of a run by rows: of `row`, and of twice as many while that fits and pays.
+    def _times(self, row: Feeds, most: int, *, least: int = 1) -> dict[int, float]:
+        """Return the seconds of a run by rows: of `row`, and of twice as many while that fits, and pays beyond `least`.
 
         Short runs are tried in any case: joining two small requests may cost more than a run saves, unlike many.
         """
@@ -152,7 +218,9 @@ class BatchProver(RunProver):
         times = {unit: self._time(row, 1, end)}
         before = self._resident()
         rows = unit * 2
-        while rows <= most and self._accepts_rows(row, rows) and self._clock() < end:
+        while rows <= most and self._accepts_rows(row, rows):
+            if times[rows // 2] > _SECONDS if rows <= least else self._clock() >= end:
+                break
             growth = max(
                 self._resident() - before, rows * sum(array.nbytes for array in row.values())
             )
@@ -163,7 +231,7 @@ class BatchProver(RunProver):
             except Exception as error:  # noqa: BLE001 - as above; smaller ones ran
                 _log.warning("no batches of %d requests: %s", rows, plain(str(error)))
                 break
-            if times[rows] > max(2 * _GAIN * times[rows // 2], _TURN_SECONDS):
+            if rows >= least and times[rows] > max(2 * _GAIN * times[rows // 2], _TURN_SECONDS):
                 break
             rows *= 2
         return times
@@ -187,8 +255,10 @@ class BatchProver(RunProver):
 
 
 def batch_feeds(samples: Sequence[GoldenSample], limits: BatchLimits) -> Feeds:
-    """Return the inputs of a full batch, which have run, {} without batches."""
-    return join([first_row(samples[0].feeds)] * limits.rows) if limits.rows > 1 else {}
+    """Return the inputs of a full batch of first samples, which have run, {} where these run alone."""
+    row = first_row(samples[0].feeds)
+    runs_alone = limits.rows < 2 or (limits.padding is not None and not limits.padding.admits(row))
+    return {} if runs_alone else join([row] * limits.rows)
 
 
 def _worthwhile(times: dict[int, float], single: float) -> int:
@@ -197,3 +267,8 @@ def _worthwhile(times: dict[int, float], single: float) -> int:
     if fastest > _GAIN * single:
         return 1
     return min(rows for rows, taken in seconds.items() if taken <= _ABOUT * fastest)
+
+
+def _first_half(size: int, least: int) -> slice:
+    """Return the first half of a dimension, or all of it if it is no longer than `least`."""
+    return slice(-(-size // 2) if size > least else size)

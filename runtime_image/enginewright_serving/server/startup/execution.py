@@ -5,12 +5,14 @@ from typing import Any
 
 import onnxruntime as ort
 import orjson
-from enginewright_contract.execution import Baseline, Execution
+from enginewright_contract.execution import Baseline, Execution, PaddedRequests
 from enginewright_runtime.session import processor
 from enginewright_runtime.session.base import distributions
 from enginewright_runtime.session.loading import LoadedModel
 from enginewright_runtime.session.placement import LiveSession
 
+from enginewright_serving.server.inference.batching import BatchLimits
+from enginewright_serving.server.inference.padding import Padding
 from enginewright_serving.server.inference.processing.served import ServedSteps
 from enginewright_serving.server.observe.buckets import ComputeBuckets
 from enginewright_serving.server.startup.artifact import CheckedArtifact
@@ -26,7 +28,7 @@ class ExecutionReport:
         buckets: ComputeBuckets,
         *,
         usual: Baseline | None,
-        batch_rows: int,
+        batches: BatchLimits,
         details: dict[str, Any],
         steps: ServedSteps | None = None,
     ) -> None:
@@ -55,7 +57,8 @@ class ExecutionReport:
             "runtime_version": metadata.version("enginewright"),
             "processor": processor.read(),
             "usual": usual,
-            "batch_rows": batch_rows,
+            "batch_rows": batches.rows,
+            "padding": _describe_padding(batches.padding),
             "steps": steps.executed if steps else (),
         }
         self._details = details | {"versions": versions}
@@ -83,3 +86,9 @@ class ExecutionReport:
         }
         document = execution.model_dump(mode="json", exclude_none=True)
         return orjson.dumps(document | {"details": details})
+
+
+def _describe_padding(padding: Padding | None) -> PaddedRequests | None:
+    if padding is None or not padding.inputs:
+        return None
+    return PaddedRequests.model_validate(padding, from_attributes=True)

@@ -1,12 +1,15 @@
-"""Finds out at startup whether requests of different lengths may run together, padded, and whether that pays.
+"""Finds out at startup whether requests of different lengths may run together, padded, and up to which length that pays.
 
 A model need not ignore what its mask excludes: an export without a mask, a mean over all positions, or positions that
 count from the end change their outputs. So golden samples run alone and padded, beside others and in both places, and
 so do short parts of them: what padding adds to a maximum, for example, shows only where all other values are below it.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import cycle, islice
 from typing import Any, Final
 
 import numpy as np
@@ -20,8 +23,11 @@ from enginewright_serving.server.inference.padding import Padding
 from enginewright_serving.server.protocol.decode import Feeds
 from enginewright_serving.server.startup.run_proof import RunProver
 
+_log: Final = logging.getLogger(__name__)
 _GAIN = 0.9  # a padded batch takes at most this share of its requests' time one by one
 _RUNS: Final = 5  # of each; the fastest counts
+_GAIN_SECONDS: Final = 2.0  # for all lengths but the longest
+_SECONDS: Final = 5.0  # after which no golden samples are compared, but for parts of one
 _FIELD: Final = "serving.batching.padding"
 
 _Outputs = list[NDArray[Any]]
@@ -72,20 +78,24 @@ class PaddingProver(RunProver):
                 raise _NoPaddingError(
                     f"{_FIELD}: {name!r} is {long[name].dtype}, which has no {value}"
                 )
+        parts = self._cut(long, lengths)
         shorter = [row for row in rows if 0 < lengths.length_of(row) < lengths.length_of(long)]
-        shorter += self._cut(long, lengths)
-        if not shorter:
+        if not shorter and not parts:
             raise _NoPaddingError(
                 "the golden samples have one length, and the model no shorter one"
             )
-        axes = self._find_output_axes(lengths, long, shorter)
-        padding = Padding(inputs, axes, lengths.length_of(long))
-        half = lengths.length_of(long) / 2
-        middle = min(shorter, key=lambda row: abs(lengths.length_of(row) - half))
-        self._require_gain(padding, middle, long)  # first, since the rest are many runs
-        self._compare_windows(padding, shorter, long, limits.rows)
-        for short in shorter:
-            self._compare(padding, short, long, samples)
+        axes = self._find_output_axes(lengths, long, (*shorter, *parts))
+        padding = replace(limits.padding or Padding(), inputs=inputs, outputs=axes)
+        # first, since the rest are many runs; nothing is padded beyond, and so nothing has to be proven there
+        padding = replace(padding, longest=self._find_longest(padding, rows))
+        if padding.longest < lengths.length_of(long):
+            long = lengths.take(long, 0, padding.longest)
+            parts = self._cut(long, lengths)
+            shorter = [row for row in shorter if lengths.length_of(row) < padding.longest]
+        self._compare_windows(padding, (*shorter, *parts), long, limits.rows)
+        self._compare_all(padding, parts, shorter, long, samples, limits.rows)
+        half = padding.longest / 2
+        middle = min((*shorter, *parts), key=lambda row: abs(lengths.length_of(row) - half))
         return replace(padding, needed=self._find_needed(padding, middle, long))
 
     def _find_axis(self, name: str) -> int:
@@ -117,12 +127,13 @@ class PaddingProver(RunProver):
         full = lengths.length_of(long)
         rows = []
         for length in dict.fromkeys((1, 2, full // 2, full - 1)):
-            row = _take(long, lengths, 0, length)
-            if 0 < length < full and self._accepts(
-                {name: array.shape for name, array in row.items()}
-            ):
+            row = lengths.take(long, 0, length)
+            if 0 < length < full and self._admits(row):
                 rows.append(row)
         return rows
+
+    def _admits(self, row: Feeds) -> bool:
+        return self._accepts({name: array.shape for name, array in row.items()})
 
     def _find_output_axes(
         self, lengths: Padding, long: Feeds, shorter: Sequence[Feeds]
@@ -145,18 +156,52 @@ class PaddingProver(RunProver):
             found_axes[name] = tuple(varying)
         return found_axes
 
-    def _compare(
-        self, padding: Padding, short: Feeds, long: Feeds, samples: Sequence[Feeds]
+    def _compare_all(
+        self,
+        padding: Padding,
+        parts: Sequence[Feeds],
+        shorter: Sequence[Feeds],
+        long: Feeds,
+        samples: Sequence[Feeds],
+        most: int,
     ) -> None:
-        """Raise unless both requests have the outputs that they have alone, whatever runs beside them."""
-        for own, other_length in ((short, long), (long, short)):
-            alone = self._run(own)
-            for other in (
-                other_length,
-                *filter(self._is_accepted, make_neighbours(other_length, samples)),
-            ):
-                for place, batch in enumerate(((own, other), (other, own))):
-                    self._require_same(alone, self._run_padded(padding, batch)[place])
+        """Raise unless `parts` of the longest request and `shorter` ones, as time permits, have their outputs beside it."""
+        end = self._clock() + _SECONDS
+        beside_long = self._list_neighbours(long, samples)
+        proven: list[int] = []
+        # any order but that of lengths, so that those that time leaves out are of all lengths
+        for short in (*parts, *shorter[::2], *shorter[1::2]):
+            if len(proven) >= max(len(parts), 1) and self._clock() > end:
+                break
+            self._compare(padding, short, beside_long, most)
+            self._compare(padding, long, self._list_neighbours(short, samples), most)
+            proven.append(padding.length_of(short))
+        _log.info(
+            "padding up to length %d changes no output of requests of length %s beside %d others, nor theirs;"
+            " shorter golden samples that were not compared for time: %d",
+            padding.longest,
+            ", ".join(map(str, sorted(set(proven)))),
+            len(beside_long),
+            len(parts) + len(shorter) - len(proven),
+        )
+
+    def _list_neighbours(self, row: Feeds, samples: Sequence[Feeds]) -> list[Feeds]:
+        """Return a request and those of its length with other values, as far as the model accepts these."""
+        return [row, *filter(self._is_accepted, make_neighbours(row, samples))]
+
+    def _compare(self, padding: Padding, own: Feeds, others: Sequence[Feeds], most: int) -> None:
+        """Raise unless a request has the outputs that it has alone, before and after `others` of another length."""
+        alone = self._run(own)
+        # a power of two, as the sizes that have run, with both places in one run if that is possible
+        size = min(most, 1 << (len(others) + 1).bit_length())
+        step = max(size - 2, 1)
+        for at in range(0, len(others), step):
+            beside = list(islice(cycle(others), at, at + step))
+            batches = [[own, *beside, own]] if size > 2 else [[own, *beside], [*beside, own]]
+            for batch in batches:
+                for row, outputs in zip(batch, self._run_padded(padding, batch), strict=True):
+                    if row is own:
+                        self._require_same(alone, outputs)
 
     def _compare_windows(
         self, padding: Padding, shorter: Sequence[Feeds], long: Feeds, most: int
@@ -165,7 +210,7 @@ class PaddingProver(RunProver):
         length = min(map(padding.length_of, shorter))
         places = padding.length_of(long) - length + 1
         step = -(-places // (most - 1))
-        windows = [_take(long, padding, start, length) for start in range(0, places, step)]
+        windows = [padding.take(long, start, length) for start in range(0, places, step)]
         together = self._run_padded(padding, [*windows, long])
         for window, outputs in zip(windows, together[:-1], strict=True):
             self._require_same(self._run(window), outputs)
@@ -209,31 +254,51 @@ class PaddingProver(RunProver):
             for row, part in zip(batch, parts, strict=True)
         ]
 
-    def _require_gain(self, padding: Padding, short: Feeds, long: Feeds) -> None:
-        """Raise unless requests of different lengths are faster together, joining and cutting included."""
-        batch = [short, long] * 2
-        together = self._time(lambda: self._run_padded(padding, batch))
-        apart = self._time(lambda: [self._run(row) for row in batch])
-        if together > _GAIN * apart:
+    def _find_longest(self, padding: Padding, rows: Sequence[Feeds]) -> int:
+        """Return the length up to which padded requests are faster together, joining and cutting included; raise if none is.
+
+        It is that of the longest of `rows`, or half, a quarter and so on of it.
+        """
+        end = self._clock() + _GAIN_SECONDS
+        full = padding.length_of(rows[-1])
+        least = next(filter(None, map(padding.length_of, rows)))
+        halves = [full]
+        while halves[0] // 2 >= (2 if least == full else max(least, 2)):
+            halves.insert(0, halves[0] // 2)
+        longest, together, apart = 0, 0.0, 0.0
+        for length in halves:
+            if longest and self._clock() > end and length < full:
+                continue  # if padding pays at the longest, it does at this
+            parts = [
+                padding.take(rows[-1], 0, part)
+                for part in (length // 2, least, length - 1)
+                if 0 < part < length
+            ]
+            short = next(filter(self._admits, parts), None)
+            if short is None:
+                continue
+            batch = [short, padding.take(rows[-1], 0, length)] * 2
+            together = self._time(partial(self._run_padded, padding, batch), end)
+            apart = self._time(partial(self._run_apart, batch), end)
+            if together > _GAIN * apart:
+                break
+            longest = length
+        if not longest:
             raise _NoPaddingError(
                 f"a padded batch is not faster than its requests one by one: {together * 1e3:.3g} ms,"
                 f" {apart * 1e3:.3g} ms"
             )
+        return longest
 
-    def _time(self, run: Any) -> float:  # noqa: ANN401 - what it returns is not used
+    def _run_apart(self, batch: Sequence[Feeds]) -> list[_Outputs]:
+        return [self._run(row) for row in batch]
+
+    def _time(self, run: Callable[[], object], end: float) -> float:
         best = float("inf")
-        for _ in range(_RUNS):
+        for number in range(_RUNS):
             began = self._clock()
             run()
             best = min(best, self._end_run(began))
+            if number and self._clock() > end:
+                break
         return best
-
-
-def _take(row: Feeds, lengths: Padding, start: int, length: int) -> Feeds:
-    """Return so many positions of a request."""
-    positions = range(start, start + length)
-    parts = {
-        name: np.ascontiguousarray(row[name].take(positions, axis))
-        for name, (axis, _) in lengths.inputs.items()
-    }
-    return {**row, **parts}

@@ -137,7 +137,7 @@ def prepare(
             loaded.model,
             loaded.buckets,
             usual=timed.usual,
-            batch_rows=timed.batches.rows,
+            batches=timed.batches,
             details=_details(checked, loaded, timed, load_seconds, seconds),
             steps=steps,
         ),
@@ -230,6 +230,7 @@ def _time(
         on_cpu=on_cpu,
         by_sizes=loaded.model.placement.by_sizes,
         by_range=loaded.model.placement.by_range,
+        sized_by_values=checked.manifest.sized_by_values,
     )
     padding_off = ""
     if task.batch_padding:
@@ -237,7 +238,7 @@ def _time(
         padding, padding_off = PaddingProver(runner, signature).prove(
             samples, task.batch_padding, batches
         )
-        batches = replace(batches, padding=padding)
+        batches = replace(batches, padding=padding or batches.padding)
     progress(f"measuring the latency of {shapes}")
     usual = measure(partial(runner.run, list(signature.outputs), feeds), shapes)
     conditions = RunConditions(
@@ -267,7 +268,7 @@ def _details(
             "max_size": batches.rows,
             "off": batches.off,
             **({"padding_off": timed.padding_off} if checked.task.batch_padding else {}),
-            **({"padding_longest": batches.padding.longest} if batches.padding else {}),
+            **_details_of_sizes(batches),
         },
         **({"runtime_cache": {"bytes": cache.bytes, "reused": cache.reused}} if cache else {}),
         **({"inputs": inputs.report} if inputs.report else {}),
@@ -278,4 +279,13 @@ def _details(
             "load_seconds": round(load_seconds, 3),
             "ready_seconds": round(seconds, 3),
         },
+    }
+
+
+def _details_of_sizes(batches: BatchLimits) -> dict[str, Any]:
+    padding = batches.padding
+    return {
+        **({"gains": {str(size): gain for size, gain in batches.gains}} if batches.gains else {}),
+        **({"largest": padding.largest} if padding and padding.largest else {}),
+        **({"padding_longest": padding.longest} if padding and padding.inputs else {}),
     }
