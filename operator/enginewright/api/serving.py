@@ -136,13 +136,13 @@ class Embeddings(ApiModel):
     """Vectors of texts in OpenAI's form, at /v1/embeddings."""
 
     pooling: Literal["Mean", "CLS", "Last", "None"]
-    """How the vectors of a text's tokens become one, as the model was trained: their mean (Mean), that of the first token (CLS) or of the last (Last). None: the output has one vector for each text."""
+    """How the vectors of a text's tokens become one, as the model was trained: their mean (Mean), that of the first token (CLS) or of the last (Last); with None the output has one vector for each text."""
 
     normalize: bool = True
     """Whether vectors are scaled to length 1."""
 
     output: TensorName | None = None
-    """Output with the vectors: of the tokens, with the shape [texts, tokens, size], or with pooling None [texts, size]. Absent: the only output of floats with so many dimensions."""
+    """Output with the vectors: of the tokens, with the shape [texts, tokens, size], or with pooling None [texts, size]; absent: the only output of floats with so many dimensions."""
 
     mask: TensorName = ATTENTION_MASK
     """Input of the model, made by a step of processing.before with the shape [texts, tokens], that is 0 where a token is not the text's. Its tokens are counted as usage."""

@@ -118,7 +118,7 @@ class ServerApp(ReportingApplication):
         return self._admit_inference(request) if resource in INFERENCES else None
 
     def find(self, request: HttpRequest) -> ServedResource | None:
-        """Return what a request asks for, if there is such a resource."""
+        """Return what a request asks for, if that exists."""
         return self._routes.exact.get(request.target) or self._routes.find(request.target)
 
     @override

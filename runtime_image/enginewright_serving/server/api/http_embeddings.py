@@ -134,7 +134,18 @@ class _Texts:
 
     def _submit_next(self) -> None:
         while self._left and len(self._with_model) < self.embeddings.most_at_once:
-            self._submit(self._left.popleft())
+            index = self._left.popleft()
+            try:
+                self._submit(index)
+            except RequestError as error:
+                if not self._may_wait(error):
+                    raise
+                self._left.appendleft(index)
+                return
+
+    def _may_wait(self, error: RequestError) -> bool:
+        """Whether a refused text can be submitted again: once another one has run, there may be room."""
+        return error.status == 503 and bool(self._with_model)
 
     def _submit(self, index: int) -> None:
         embeddings, served = self.embeddings, self.embeddings.served
@@ -161,7 +172,7 @@ class _Texts:
             return
         answering = self.embeddings.answering
 
-        def pooled(done: asyncio.Future[NDArray[Any]]) -> None:
+        def keep(done: asyncio.Future[NDArray[Any]]) -> None:
             done.exception()  # retrieved, even if the client has left
             answering.results.answer_later(
                 text.call,
@@ -170,7 +181,7 @@ class _Texts:
                 "pooling an embedding",
             )
 
-        answering.codec_thread.submit(text.call, pool, pooled)
+        answering.codec_thread.submit(text.call, pool, keep)
 
     def _keep(self, text: "_Text", job: Job, vectors: NDArray[Any]) -> None:
         if self._is_over:
@@ -213,11 +224,15 @@ class _Texts:
         self.fail(text, error)
 
     def fail(self, text: "_Text", error: RequestError) -> None:
-        """Answer the request with the error of a text; the others are not needed."""
+        """Answer the request with the error of a text, unless it may be submitted again; the others are not needed."""
         self.leave(text)
-        if not (self._is_over or self._request.abandoned):
-            self._stop()
-            self._responder.fail(self._of_text(error, text.index))
+        if self._is_over or self._request.abandoned:
+            return
+        if self._may_wait(error):
+            self._left.appendleft(text.index)
+            return
+        self._stop()
+        self._responder.fail(self._of_text(error, text.index))
 
     def abort(self) -> None:
         """Close the connection."""

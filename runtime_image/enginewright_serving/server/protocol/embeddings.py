@@ -72,15 +72,17 @@ class EmbeddingsDecoder:
         if model is not None and model != self._model:
             what = f"{show(model)} is not served here; this server has {self._model!r}"
             raise FieldError("model", what, 404, "model_not_found")
-        form = document.get("encoding_format") or "float"
-        if form not in _FORMATS:
+        form = document.get("encoding_format")
+        if form is not None and form not in _FORMATS:
             raise FieldError("encoding_format", f"is {show(form)}; write 'float' or 'base64'")
         size = document.get("dimensions")
         if size is not None and (type(size) is not int or size != self._size):
             what = f"is {show(size)}, and vectors are not shortened"
             fixed = f": this model's have {self._size} dimensions" if self._size else ""
             raise FieldError("dimensions", f"{what}{fixed}; leave it out")
-        parameters = document.get("parameters") or {}
+        parameters = document.get("parameters")
+        if parameters is None:
+            parameters = {}
         if not isinstance(parameters, dict):
             raise FieldError("parameters", "must be an object")
         texts = _read_texts(document.get(TEXTS))

@@ -10,7 +10,7 @@ from typing import Any, Final
 from enginewright_contract.reasons import Reason
 from enginewright_contract.serving_options import EmbeddingsTask
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.session.datatypes import BF16, BYTES
+from enginewright_runtime.session.datatypes import BYTES
 from enginewright_runtime.session.samples import GoldenSample
 from enginewright_runtime.session.signature import Tensor
 from numpy.typing import NDArray
@@ -60,13 +60,12 @@ def find_embeddings(
     text = _find_text(steps.signature.inputs)
     mask = _find_mask(steps, task.mask)
     output = _find_output(steps.signature.outputs, task)
-    size = max(output.shape[-1:], default=0)
-    found = ServedEmbeddings(
+    embeddings = ServedEmbeddings(
         text=text.name,
         shape=(1,) * len(text.shape),
         output=output.name,
         mask=mask.name,
-        size=max(size, 0),
+        size=max((0, *output.shape[-1:])),
         task=task,
     )
     for sample in samples:
@@ -75,7 +74,7 @@ def find_embeddings(
             problem := describe_misfit(values, sample.feeds[mask.name], task.pooling)
         ):
             raise _refuse(f"golden sample {sample.name!r}: {problem}")
-    return found
+    return embeddings
 
 
 def _find_text(inputs: Mapping[str, Tensor]) -> Tensor:
@@ -104,11 +103,7 @@ def _find_mask(steps: ServedSteps, name: str) -> Tensor:
 
 def _find_output(outputs: Mapping[str, Tensor], task: EmbeddingsTask) -> Tensor:
     rank = 2 if task.pooling == "None" else 3
-    floats = {
-        name: tensor
-        for name, tensor in outputs.items()
-        if tensor.datatype.dtype.kind == "f" and tensor.datatype is not BF16
-    }
+    floats = {name: tensor for name, tensor in outputs.items() if tensor.datatype.dtype.kind == "f"}
     what = f"floats in {rank} dimensions, which pooling {task.pooling} takes"
     if task.output is not None:
         chosen = floats.get(task.output)
