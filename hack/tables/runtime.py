@@ -15,6 +15,7 @@ from enginewright_contract.verdict import Check
 from enginewright_runtime.graph.scoped.shape_nodes import ARITHMETIC
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS as TOLERANCES
 from enginewright_runtime.proof.parity.tolerances import ROUNDING, Tolerance
+from enginewright_serving.server.protocol.embeddings import MOST_TEXTS
 from enginewright_serving.server.protocol.encode import JSON_ELEMENTS
 from enginewright_serving.server.protocol.grpc.encode import TYPED_ELEMENTS
 from enginewright_serving.server.protocol.json_cost import NAMES, VALUES
@@ -111,6 +112,7 @@ def server_limits() -> str:
             f"{mebibytes(limits.json_bytes)}, {VALUES:,} values and {NAMES:,} names",
         ),
         ("strings in a request, in all its BYTES tensors", f"{STRINGS:,}"),
+        ("texts in a request for [embeddings](processing.md#embeddings)", f"{MOST_TEXTS:,}"),
         (
             "typed contents in a gRPC request",
             f"{mebibytes(limits.json_bytes)}, {VALUES:,} elements of an input",

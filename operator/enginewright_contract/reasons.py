@@ -166,6 +166,11 @@ class Reason(StrEnum):
         Facets(Fault.SPEC, Repeats.EVERYWHERE, placement=False, other_backend=False),
         "build the library for this image's ONNX Runtime or TensorRT, and set its sha256 in spec.extensions",
     )
+    EMBEDDINGS_INVALID = Row(
+        "EmbeddingsInvalid",
+        Facets(Fault.SPEC, Repeats.EVERYWHERE, placement=False, other_backend=False),
+        "correct spec.serving.embeddings so that it fits the model and its steps, or remove it",
+    )
     PARITY_FAILED = Row(
         "ParityFailed",
         Facets(Fault.REVISION, Repeats.AGAIN, placement=False, other_backend=True),

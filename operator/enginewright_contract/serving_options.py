@@ -7,6 +7,9 @@ from enginewright_contract.base import Message
 MAX_QUEUE: Final = 256  # default of serving.maxQueue
 BATCH_SIZE: Final = 32  # default of serving.batching.maxSize
 REQUEST_SECONDS: Final = 60.0  # default of serving.requestTimeout
+ATTENTION_MASK: Final = (
+    "attention_mask"  # default of serving.embeddings.mask: its name in models exported by Optimum
+)
 
 
 class AccessLogTask(Message):
@@ -23,6 +26,15 @@ class TracingTask(Message):
     share: float  # 0 to 1, of requests whose client says nothing about tracing
 
 
+class EmbeddingsTask(Message):
+    """How texts become vectors."""
+
+    pooling: Literal["Mean", "CLS", "Last", "None"]  # of the tokens' vectors; None: the model pools
+    normalize: bool = True
+    output: str | None = None  # absent: the only one that fits
+    mask: str = ATTENTION_MASK  # input of the model that says which tokens are the text's
+
+
 class ServingOptions(Message):
     """Settings of a server; a new field has a default, which keeps the hashes of revisions without it."""
 
@@ -36,6 +48,7 @@ class ServingOptions(Message):
     request_seconds: float = REQUEST_SECONDS
     access_log: AccessLogTask | None = None
     tracing: TracingTask | None = None
+    embeddings: EmbeddingsTask | None = None  # without it /v1/embeddings does not exist
 
     def options(self) -> dict[str, Any]:
         """Return these fields alone, for another model that has them."""

@@ -299,6 +299,12 @@ BAD_MODELS = [
             'write a decimal number in quotes, such as "0.01", "1e-3" or "-2.5"': {
                 "shapes[0].range.low": [shape(range={"low": "none", "high": "1"})],
             },
+            "embeddings are of texts, which a tokenizer's step makes tokens of": {
+                "serving.embeddings": [{"pooling": "Mean"}],
+            },
+            'supported values: "Mean", "CLS", "Last", "None"': {
+                "serving.embeddings.pooling": ["Max"],
+            },
             "write the base of the collector's URL": {
                 "serving.tracing.endpoint": [
                     "collector:4318",

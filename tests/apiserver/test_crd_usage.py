@@ -83,6 +83,7 @@ spec:
     requestTimeout: 10s
     accessLog: {sample: 0.1%, failed: All}
     tracing: {endpoint: "http://collector.monitoring:4318", sample: 0.1%}
+    embeddings: {pooling: Mean, normalize: true, output: last_hidden_state, mask: attention_mask}
     maxConcurrentRuns: 2
     startupTimeout: 20m
     auth: {secretRef: {name: clients}}

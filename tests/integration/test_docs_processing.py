@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import pytest
 import yaml
 from enginewright.api.inference_model import InferenceModel
 from enginewright.plan.resolve.recipe import recipe
@@ -38,10 +39,12 @@ def run(folder: Path, script: str, *arguments: str) -> str:
     return done.stdout
 
 
-def prepare_served(root: Path, manifest: str) -> ServeTask:
-    """Prepare the model of a manifest from the files on its claim, for a server in the same folder."""
+def prepare_served(root: Path, manifest: str, serving: str = "") -> ServeTask:
+    """Prepare the model of a manifest, with `spec.serving` of another, from the files on its claim, for a server in the same folder."""
     space = Workplace(root)
     document = yaml.safe_load(manifest)
+    if serving:
+        document["spec"] |= yaml.safe_load(serving)["spec"]
     assert problems(document) == []
     shutil.copytree(root / "source", root / "processing/models")
     model = InferenceModel.model_validate(
@@ -56,8 +59,9 @@ def prepare_served(root: Path, manifest: str) -> ServeTask:
     _, outcome = space.prepare(task)
     key = outcome.published.key
     assert space.fetch_artifact(key).code == 0
+    options = spec.serving.options().options() | {"batch_size": 1}
     return ServeTask(
-        model=model.metadata.name, revision="r1", prepared_key=key, backend="cpu", batch_size=1
+        model=model.metadata.name, revision="r1", prepared_key=key, backend="cpu", **options
     )
 
 
@@ -115,3 +119,37 @@ def test_text(tmp_path: Path) -> None:
         for text, largest in (("good " * 10_000, 6.0), ("Ä GOÔD FÌLM", 7.0)):
             other["inputs"][0]["data"] = [text]
             assert infer(server, other) == {"largest": [largest]}
+
+
+def embedder() -> onnx.ModelProto:
+    """Return a model with the inputs of MiniLM, whose tokens' vectors are [token, 1]."""
+    return parse_text(
+        """(int64["batch", "tokens"] input_ids, int64["batch", "tokens"] attention_mask,
+            int64["batch", "tokens"] token_type_ids) => (float["batch", "tokens", 2] last_hidden_state)
+            <int64[1] last = {2}> {
+        attended = Mul(input_ids, attention_mask) typed = Add(attended, token_type_ids)
+        floats = Cast <to = 1> (typed) one = CastLike(attention_mask, floats)
+        tokens = Unsqueeze(floats, last) ones = Unsqueeze(one, last)
+        last_hidden_state = Concat <axis = 2> (tokens, ones) }"""
+    )
+
+
+def test_embeddings(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    onnx.save(embedder(), source / "minilm.onnx")
+    (source / "vocab.txt").write_text("\n".join(VOCABULARY))
+    run(source, block("python", "# python tokenizer.py"))
+    serving = block("yaml", "pooling: Mean")
+    task = prepare_served(tmp_path, block("yaml", "name: minilm"), serving)
+    path, document = re.findall(
+        r"localhost:8080(\S+) -d '(.*)'$", block("sh", "/v1/embeddings"), re.MULTILINE
+    )[0]
+    with Server(tmp_path, task) as server:
+        answer = server.post(json.loads(document), path=path)
+        assert answer.status == 200, answer.body
+        vectors = [item["embedding"] for item in answer.json()["data"]]
+    for vector, ids in zip(vectors, ((2, 5, 6, 7, 3), (2, 5, 7, 3)), strict=True):
+        mean = sum(ids) / len(ids)
+        length = (mean**2 + 1) ** 0.5
+        assert vector == pytest.approx([mean / length, 1 / length])

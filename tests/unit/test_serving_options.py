@@ -23,6 +23,7 @@ ASKED: Final[dict[str, dict[str, Any]]] = {
     "request_seconds": {"requestTimeout": "10s"},
     "access_log": {"accessLog": {"sample": "2%"}},
     "tracing": {"tracing": {"sample": "5%"}},
+    "embeddings": {"embeddings": {"pooling": "CLS", "normalize": False, "output": "states"}},
 }
 
 

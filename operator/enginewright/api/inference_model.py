@@ -3,7 +3,6 @@
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from enginewright_contract.base import TEXT_LENGTH
 from enginewright_contract.engines import HIGHEST_OPTIMIZATION
 from enginewright_contract.images import COMPILED_BACKENDS
 from enginewright_contract.precisions import RUNS
@@ -30,6 +29,7 @@ from enginewright.api.scalars import (
     Quantity,
     Sha256,
     ShortDuration,
+    TensorName,
     Tolerance,
     Uri,
     between,
@@ -52,7 +52,6 @@ ChannelNumbers: TypeAlias = Annotated[
     ATOMIC,
 ]
 Replicas: TypeAlias = Annotated[int, Field(ge=0, le=MAX_REPLICAS), INT32]
-TensorName: TypeAlias = Annotated[str, Field(min_length=1, max_length=TEXT_LENGTH)]
 
 
 class Precision(StrEnum):
@@ -519,6 +518,13 @@ class InferenceModelSpec(ApiModel):
                 " : duration(self.rollout.progressTimeout) >= duration('10m'))",
                 "write a rollout.progressTimeout of at least serving.startupTimeout, which is 10m when absent",
                 field_path=".rollout.progressTimeout",
+            ),
+            ValidationRule(
+                "!has(self.serving) || !has(self.serving.embeddings) || (has(self.processing)"
+                " && has(self.processing.before) && size(self.processing.before) > 0)",
+                "embeddings are of texts, which a tokenizer's step makes tokens of: name it in"
+                " processing.before, or remove serving.embeddings",
+                field_path=".serving.embeddings",
             ),
         )
     )

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
 from typing import Annotated, Final, TypeAlias
 
+from enginewright_contract.base import TEXT_LENGTH
 from enginewright_contract.schemes import SCHEMES
 from pydantic import Field
 
@@ -28,6 +29,7 @@ DURATION_RULE: Final = ValidationRule(
 MAX_REPLICAS: Final = 1000  # of a model on a class of accelerator
 
 Duration: TypeAlias = Annotated[str, Field(max_length=20), DURATION_RULE]
+TensorName: TypeAlias = Annotated[str, Field(min_length=1, max_length=TEXT_LENGTH)]
 
 
 def between(what: str, least: str, most: str) -> ValidationRule:

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from enginewright_contract.serving_options import (
+    ATTENTION_MASK,
     BATCH_SIZE,
     MAX_QUEUE,
     REQUEST_SECONDS,
     AccessLogTask,
+    EmbeddingsTask,
     ServingOptions,
     TracingTask,
 )
@@ -23,6 +25,7 @@ from enginewright.api.scalars import (
     FreeForm,
     Percent,
     ShortDuration,
+    TensorName,
     between,
     duration,
     share,
@@ -129,6 +132,28 @@ class Tracing(ApiModel):
         return TracingTask(endpoint=self.endpoint, share=share(self.sample) or 0.0)
 
 
+class Embeddings(ApiModel):
+    """Vectors of texts in OpenAI's form, at /v1/embeddings."""
+
+    pooling: Literal["Mean", "CLS", "Last", "None"]
+    """How the vectors of a text's tokens become one, as the model was trained: their mean (Mean), that of the first token (CLS) or of the last (Last); with None the output has one vector for each text."""
+
+    normalize: bool = True
+    """Whether vectors are scaled to length 1."""
+
+    output: TensorName | None = None
+    """Output with the vectors: of the tokens, with the shape [texts, tokens, size], or with pooling None [texts, size]; absent: the only output of floats with so many dimensions."""
+
+    mask: TensorName = ATTENTION_MASK
+    """Input of the model, made by a step of processing.before with the shape [texts, tokens], that is 0 where a token is not the text's. Its tokens are counted as usage."""
+
+    def options(self) -> EmbeddingsTask:
+        """Return what the server's task contains."""
+        return EmbeddingsTask(
+            pooling=self.pooling, normalize=self.normalize, output=self.output, mask=self.mask
+        )
+
+
 class Tls(ApiModel):
     """TLS on the ports for clients."""
 
@@ -189,6 +214,9 @@ class Serving(ApiModel):
     tracing: Tracing | None = None
     """OpenTelemetry spans of inference requests, sent to a collector over OTLP/HTTP. Absent: none. Changing it creates a new revision."""
 
+    embeddings: Embeddings | None = None
+    """Answers /v1/embeddings with vectors of texts, in OpenAI's form, for a model whose step in processing.before is a tokenizer. Absent: there is no such resource. Changing it creates a new revision."""
+
     sidecar: Sidecar = Sidecar()
     """Settings of the sidecar in every pod."""
 
@@ -203,4 +231,5 @@ class Serving(ApiModel):
             request_seconds=duration(self.request_timeout).total_seconds(),
             access_log=self.access_log.options() if self.access_log else None,
             tracing=self.tracing.options() if self.tracing else None,
+            embeddings=self.embeddings.options() if self.embeddings else None,
         )

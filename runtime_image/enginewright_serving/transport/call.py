@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from enginewright_serving.transport.account import Holding
     from enginewright_serving.transport.request_context import RequestContext
 
@@ -23,6 +25,13 @@ class InferenceCall:
     abandoned: bool = False  # the client is gone
     # an inference of a client, or a copy, once it is admitted or refused: its end is counted, once
     counted: bool = False
+    parts: "Iterable[InferenceCall]" = ()  # inferences that it is answered with
+
+    def abandon(self) -> None:
+        """Note that the client is gone."""
+        self.abandoned = True
+        for part in self.parts:
+            part.abandoned = True
 
     @property
     def accounted(self) -> int:

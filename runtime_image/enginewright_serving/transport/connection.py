@@ -90,7 +90,7 @@ class Connection(TimedConnection):
         self._report_left()
         request = self._request
         if request is not None:
-            request.abandoned = True
+            request.abandon()
             # otherwise the application does, which owes the response
             if self._state is not BUSY or request.replaceable:
                 self._app.release(request)

@@ -18,7 +18,12 @@ from enginewright_serving.server.api.http_errors import error_response
 from enginewright_serving.server.api.http_inference import HttpInference
 from enginewright_serving.server.api.http_reports import ReportingApplication
 from enginewright_serving.server.api.http_resources import HttpResources
-from enginewright_serving.server.api.http_routes import Routes, ServedResource
+from enginewright_serving.server.api.http_routes import (
+    INFERENCES,
+    NO_EMBEDDINGS,
+    Routes,
+    ServedResource,
+)
 from enginewright_serving.server.api.inference import InferenceService
 from enginewright_serving.server.api.large_requests import LargeRequests
 from enginewright_serving.server.api.management import (
@@ -35,7 +40,7 @@ from enginewright_serving.transport.connection import Connection
 from enginewright_serving.transport.message import HttpRequest, HttpResponse
 from enginewright_serving.transport.settings import TransportSettings
 
-_POSTED: Final = frozenset({ServedResource.INFER, ServedResource.INDEX, ServedResource.UNREGISTER})
+_POSTED: Final = frozenset({*INFERENCES, ServedResource.INDEX, ServedResource.UNREGISTER})
 _SETTINGS: Final[Mapping[ServedResource, Callable[[], RequestError]]] = {  # which are only read
     ServedResource.TRACE_SETTINGS: refuse_trace_settings,
     ServedResource.LOG_SETTINGS: refuse_log_settings,
@@ -88,33 +93,32 @@ class ServerApp(ReportingApplication):
 
     @override
     def admit(self, request: HttpRequest) -> HttpResponse | None:
-        resource = self._find(request)
+        resource = self.find(request)
         if resource is None:
             self.inference.name(request)
             return error_response(self._routes.refuse(request.target))
-        infer = resource is ServedResource.INFER
+        if resource is ServedResource.EMBEDDINGS:
+            request.json_length = None  # all of the body is JSON, with the limits of that
+            if self._task.embeddings is None:
+                self.inference.name(request)
+                return error_response(RequestError(404, NO_EMBEDDINGS), resource=resource)
         methods = (b"POST",) if resource in _POSTED else (b"GET", b"HEAD")
         if request.method == b"POST" and resource in _SETTINGS:
             return error_response(_SETTINGS[resource]())
         if request.method not in methods:
             self.inference.name(request)
             allowed = b", ".join(methods)
-            return self.refuse(
-                405,
-                f"{request.method.decode()} is not allowed here, use {allowed.decode()}",
-                b"Allow: %b\r\n" % allowed,
-            )
+            message = f"{request.method.decode()} is not allowed here, use {allowed.decode()}"
+            header = b"Allow: %b\r\n" % allowed
+            return error_response(RequestError(405, message), header, resource=resource)
         request.route = resource
         own = resource in (ServedResource.MEASUREMENTS, ServedResource.SHADOW)
         if own and not self.inference.is_probe(request):
             return self.refuse(403, "only the pod's sidecar may read this; see its /measurements")
-        return self._admit_inference(request) if infer else None
+        return self._admit_inference(request) if resource in INFERENCES else None
 
-    def is_inference(self, request: HttpRequest) -> bool:
-        """Return whether a request is for the model's outputs."""
-        return self._find(request) is ServedResource.INFER
-
-    def _find(self, request: HttpRequest) -> ServedResource | None:
+    def find(self, request: HttpRequest) -> ServedResource | None:
+        """Return what a request asks for, if that exists."""
         return self._routes.exact.get(request.target) or self._routes.find(request.target)
 
     @override
@@ -137,7 +141,7 @@ class ServerApp(ReportingApplication):
     @override
     def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
         try:
-            if request.route is ServedResource.INFER:
+            if request.route in INFERENCES:
                 self.http_inference.take(connection, request)
                 return None
             if request.route is ServedResource.METRICS:
@@ -151,7 +155,7 @@ class ServerApp(ReportingApplication):
             refusal = error.detach()
         except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
             refusal = report_unexpected("serving a request")
-        if request.route is ServedResource.INFER:
+        if request.route in INFERENCES:
             return self.refuse_inference(request, refusal)
         return error_response(refusal)
 

@@ -16,6 +16,7 @@ from enginewright_serving.server.api.app import ServerApp
 from enginewright_serving.server.api.grpc.app import GrpcApp
 from enginewright_serving.server.api.grpc.methods import MODEL_INFER, OPEN_METHODS
 from enginewright_serving.server.api.http_errors import error_response
+from enginewright_serving.server.api.http_routes import INFERENCES
 from enginewright_serving.transport.grpc.call import GrpcCall
 from enginewright_serving.transport.grpc.status import Status
 from enginewright_serving.transport.message import HttpRequest, HttpResponse
@@ -114,7 +115,9 @@ class GuardedServerApp(ServerApp):
         error = ', error="invalid_token"' if request.authorization else ""
         headers = f'WWW-Authenticate: Bearer realm="enginewright"{error}\r\n'.encode()
         refusal = RequestError(401, problem)
-        if self.is_inference(request):
+        resource = self.find(request)
+        if resource in INFERENCES:
+            request.route = resource
             self.inference.begin(request)
             return self.refuse_inference(request, refusal, headers)
         return error_response(refusal, headers)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from enginewright_runtime.core.request_errors import RequestError
 from numpy.typing import NDArray
@@ -16,10 +16,24 @@ from enginewright_serving.server.inference.job import Job
 from enginewright_serving.server.inference.request_failures import busy
 from enginewright_serving.server.inference.request_threads import RequestThreads
 from enginewright_serving.server.inference.results import InferenceResults
-from enginewright_serving.server.protocol.encode import Encoder
-from enginewright_serving.server.protocol.inference_request import InferenceRequest
 from enginewright_serving.transport.connection import Connection
 from enginewright_serving.transport.message import Body, HttpRequest, HttpResponse
+
+_P = TypeVar("_P")
+_P_contra = TypeVar("_P_contra", contravariant=True)
+
+
+class ResponseEncoder(Protocol[_P_contra]):
+    """Encodes the responses to requests of one form, which are parsed to a `plan`."""
+
+    def check(self, plan: _P_contra, arrays: list[NDArray[Any]]) -> None:
+        """Refuse to encode outputs: RequestError."""
+
+    def is_slow(self, plan: _P_contra, arrays: list[NDArray[Any]]) -> bool:
+        """Return whether encoding may take more than a millisecond."""
+
+    def encode(self, plan: _P_contra, arrays: list[NDArray[Any]]) -> HttpResponse:
+        """Return the response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +48,14 @@ class Answering:
 
 
 @dataclass(slots=True, eq=False)
-class HttpResponder:
+class HttpResponder(Generic[_P]):
     """The `Responder` of one request."""
 
     _answering: Answering
-    _encoder: Encoder
+    _encoder: ResponseEncoder[_P]
     _connection: Connection
     _request: HttpRequest
-    _plan: InferenceRequest
+    _plan: _P
     _copied: Body | None  # the body of a request that is kept once it is answered
 
     def succeed(self, job: Job) -> None:
@@ -97,7 +111,8 @@ class HttpResponder:
 
     def fail(self, error: RequestError) -> None:
         """Send an error."""
-        self._connection.respond(self._request, error_response(error))
+        error_answer = error_response(error, resource=self._request.route)
+        self._connection.respond(self._request, error_answer)
 
     def release(self) -> None:
         """Release the memory that is charged for the request."""

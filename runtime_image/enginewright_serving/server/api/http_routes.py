@@ -28,6 +28,12 @@ _NEVER_DONE: Final[tuple[tuple[re.Pattern[str], Callable[[str], RequestError]], 
 )
 
 
+NO_EMBEDDINGS: Final = (
+    "this model has no embeddings: set spec.serving.embeddings of its InferenceModel, which needs a"
+    " tokenizer in spec.processing.before"
+)
+
+
 class ServedResource(enum.Enum):
     """What a path names."""
 
@@ -37,6 +43,7 @@ class ServedResource(enum.Enum):
     MODEL = enum.auto()
     MODEL_READY = enum.auto()
     INFER = enum.auto()
+    EMBEDDINGS = enum.auto()
     EXECUTION = enum.auto()
     MEASUREMENTS = enum.auto()
     STATISTICS = enum.auto()
@@ -48,6 +55,9 @@ class ServedResource(enum.Enum):
     LOG_SETTINGS = enum.auto()
     SHARED_MEMORY = enum.auto()
     UNREGISTER = enum.auto()
+
+
+INFERENCES: Final = (ServedResource.INFER, ServedResource.EMBEDDINGS)
 
 
 class Routes:
@@ -91,6 +101,7 @@ def _resources(task: ServeTask) -> dict[bytes, ServedResource]:
         LIVE_PATH: ServedResource.LIVE,
         READY_PATH: ServedResource.READY,
         "/metrics": ServedResource.METRICS,
+        "/v1/embeddings": ServedResource.EMBEDDINGS,
         "/v2/models/stats": ServedResource.STATISTICS,  # of all models
         "/v2/repository/index": ServedResource.INDEX,
         "/v2/trace/setting": ServedResource.TRACE_SETTINGS,
@@ -103,6 +114,7 @@ def _resources(task: ServeTask) -> dict[bytes, ServedResource]:
         resources[base] = ServedResource.MODEL
         resources[f"{base}/ready"] = ServedResource.MODEL_READY
         resources[f"{base}/infer"] = ServedResource.INFER
+        resources[f"{base}/embeddings"] = ServedResource.EMBEDDINGS  # which routes by model lead to
         resources[f"{base}/execution"] = ServedResource.EXECUTION
         resources[f"{base}/stats"] = ServedResource.STATISTICS
         resources[f"{base}/config"] = ServedResource.CONFIGURATION

@@ -209,6 +209,7 @@ class ChainedRequests:
         self._inference.results.answer(job)
 
     def _answer(self, job: Job, plan: _ModelPlan, arrays: Feeds) -> None:
-        job.arrays = [arrays[name] for name in plan.asked.outputs]
+        own = job.feeds  # the model's
+        job.arrays = [arrays[name] if name in arrays else own[name] for name in plan.asked.outputs]
         job.feeds = plan.feeds
         self._inference.results.answer(job)

@@ -1,8 +1,9 @@
 """The JSON part of an inference request: its inputs, the requested outputs and their encoding."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import orjson
 from enginewright_runtime.core.request_errors import RequestError
@@ -16,6 +17,7 @@ from enginewright_serving.server.protocol.json_cost import check_cost, collectio
 from enginewright_serving.server.protocol.priorities import DEFAULT, read_priority
 
 LARGE_JSON: Final = 64 * 1024  # bytes, which may take more than a millisecond to read
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +52,19 @@ class InferenceRequest:
 
 def read_request(signature: Signature, text: memoryview | bytes) -> InferenceRequest:
     """Parse and check the JSON of a request; raise RequestError 400, or 413 if parsing would cost too much."""
+    return read_document(text, "inputs", partial(_read, signature))
+
+
+def read_document(text: memoryview | bytes, key: str, read: Callable[[dict[str, Any]], _T]) -> _T:
+    """Return what `read` makes of a JSON object, which should have a `key`; raise RequestError likewise."""
     if len(text) <= LARGE_JSON:
-        return _read(signature, text)
+        return read(_parse(text, key))
     check_cost(text)
     with collection_paused():
-        return _read(signature, text)
+        return read(_parse(text, key))
 
 
-def _read(signature: Signature, text: memoryview | bytes) -> InferenceRequest:
-    document = _parse(text)
+def _read(signature: Signature, document: dict[str, Any]) -> InferenceRequest:
     parameters = _parameters(document, "the request")
     arrays, binary_inputs, binary_size = _read_inputs(signature, document.get("inputs"))
     outputs, binary = _read_outputs(signature, document, parameters)
@@ -74,13 +80,13 @@ def _read(signature: Signature, text: memoryview | bytes) -> InferenceRequest:
     )
 
 
-def _parse(header: memoryview | bytes) -> dict[str, Any]:
+def _parse(header: memoryview | bytes, key: str) -> dict[str, Any]:
     try:
         document = orjson.loads(header)
     except orjson.JSONDecodeError as error:
         raise RequestError(400, f"the request is not valid JSON: {error}") from None
     if not isinstance(document, dict):
-        raise RequestError(400, "the request must be a JSON object with 'inputs'")
+        raise RequestError(400, f"the request must be a JSON object with {key!r}")
     return document
 
 

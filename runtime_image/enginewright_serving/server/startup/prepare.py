@@ -45,6 +45,7 @@ from enginewright_serving.server.startup.concurrency import (
     RunConditions,
 )
 from enginewright_serving.server.startup.diagnosis import Diagnosis
+from enginewright_serving.server.startup.embeddings import ServedEmbeddings, find_embeddings
 from enginewright_serving.server.startup.execution import ExecutionReport
 from enginewright_serving.server.startup.input_choice import InputChoice, choose
 from enginewright_serving.server.startup.model_loading import load_session, open_cache, read_model
@@ -72,6 +73,7 @@ class ServedModel:
     concurrent_runs: int
     summary: str  # one line for the log
     steps: ServedSteps | None = None  # before and after it
+    embeddings: ServedEmbeddings | None = None
 
     @property
     def client_signature(self) -> Signature:
@@ -123,6 +125,9 @@ def prepare(
     if loaded.cache is not None:
         loaded.cache.keep()
     steps = serve_steps(artifact, checked.manifest, loaded.signature, progress)
+    embeddings = None
+    if task.embeddings is not None:
+        embeddings = find_embeddings(task.embeddings, steps, loaded.samples)
     load_seconds, seconds = loaded.at - began, time.monotonic() - began
     device, placement = checked.device, loaded.model.placement
     memory = device.memory if loaded.on_device else checked.memory
@@ -138,7 +143,8 @@ def prepare(
             loaded.buckets,
             usual=timed.usual,
             batches=timed.batches,
-            details=_details(checked, loaded, timed, load_seconds, seconds),
+            details=_details(checked, loaded, timed, load_seconds, seconds)
+            | ({"embeddings": embeddings.describe()} if embeddings else {}),
             steps=steps,
         ),
         slowest_run=timed.slowest,
@@ -149,6 +155,7 @@ def prepare(
         f" {placement.provider}, {checked.threads} threads, golden samples agree: {len(loaded.samples)},"
         f" loaded in {load_seconds:.1f} s, ready in {seconds:.1f} s",
         steps=steps,
+        embeddings=embeddings,
     )
 
 

@@ -55,7 +55,7 @@ class ServedSteps:
     _routes: dict[tuple[str, ...], StepRoute] = field(default_factory=dict)
 
     def route(self, outputs: Sequence[str]) -> StepRoute:
-        """Return what a request for these outputs of the chain needs."""
+        """Return what a request for these outputs of the chain, and any inputs of the model, needs."""
         names = tuple(outputs)
         route = self._routes.get(names)
         if route is None:
@@ -65,7 +65,7 @@ class ServedSteps:
         return route
 
     def _new_route(self, names: tuple[str, ...]) -> StepRoute:
-        parts = {name: self._chain.outputs[name][0] for name in names}
+        parts = {name: part for name, (part, _) in self._chain.outputs.items() if name in names}
         after = tuple(name for name, part in parts.items() if part.stage == "after")
         own = {name for name, part in parts.items() if part.stage == "model"}
         if after:

@@ -1,0 +1,132 @@
+"""Finds out at startup how a model's outputs become embeddings: which text goes in, and which output is pooled.
+
+What `spec.serving.embeddings` does not fit is refused here, before the pod is ready, and not guessed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from enginewright_contract.reasons import Reason
+from enginewright_contract.serving_options import EmbeddingsTask
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.session.datatypes import BYTES
+from enginewright_runtime.session.samples import GoldenSample
+from enginewright_runtime.session.signature import Tensor
+from numpy.typing import NDArray
+
+from enginewright_serving.server.inference.pooling import describe_misfit, pool
+from enginewright_serving.server.inference.processing.served import ServedSteps
+
+_FIELD: Final = "spec.serving.embeddings"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedEmbeddings:
+    """What is asked of the chain for one text, and made of its answer."""
+
+    text: str  # the input of the chain
+    shape: tuple[int, ...]  # of that with one text
+    output: str
+    mask: str
+    size: int  # of a vector, 0 if it is not fixed
+    task: EmbeddingsTask
+
+    def pool(self, values: NDArray[Any], mask: NDArray[Any]) -> NDArray[Any]:
+        """Return the vectors of texts; may raise RequestError."""
+        return pool(values, mask, self.task.pooling, normalize=self.task.normalize)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the execution report has."""
+        return {
+            "pooling": self.task.pooling,
+            "normalize": self.task.normalize,
+            "input": self.text,
+            "output": self.output,
+            "mask": self.mask,
+            "size": self.size or None,
+        }
+
+
+def find_embeddings(
+    task: EmbeddingsTask, steps: ServedSteps | None, samples: Sequence[GoldenSample]
+) -> ServedEmbeddings:
+    """Return how the model with its `steps` embeds texts; StageFailure EmbeddingsInvalid if it cannot.
+
+    The golden `samples` show shapes that are not declared.
+    """
+    if steps is None or not steps.before:
+        raise _refuse("no step of spec.processing.before makes tokens of texts")
+    text = _find_text(steps.signature.inputs)
+    mask = _find_mask(steps, task.mask)
+    output = _find_output(steps.signature.outputs, task)
+    embeddings = ServedEmbeddings(
+        text=text.name,
+        shape=(1,) * len(text.shape),
+        output=output.name,
+        mask=mask.name,
+        size=max((0, *output.shape[-1:])),
+        task=task,
+    )
+    for sample in samples:
+        values = sample.expected.get(output.name)
+        if values is not None and (
+            problem := describe_misfit(values, sample.feeds[mask.name], task.pooling)
+        ):
+            raise _refuse(f"golden sample {sample.name!r}: {problem}")
+    return embeddings
+
+
+def _find_text(inputs: Mapping[str, Tensor]) -> Tensor:
+    if len(inputs) == 1:
+        (text,) = inputs.values()
+        if text.datatype is BYTES and all(size in (-1, 1) for size in text.shape):
+            return text
+    raise _refuse(
+        "the only input of requests must be strings with room for one text, and requests have"
+        f" {_show(inputs)}"
+    )
+
+
+def _find_mask(steps: ServedSteps, name: str) -> Tensor:
+    made = {
+        key: steps.model.inputs[key] for key in steps.model.inputs if key in steps.before_outputs
+    }
+    mask = made.get(name)
+    if mask is None or mask.datatype.dtype.kind not in "biu" or len(mask.shape) != 2:
+        raise _refuse(
+            f"mask {name!r} must be an input of the model with integers and two dimensions, texts and"
+            f" tokens, which a step before it makes; such steps make its inputs {_show(made)}"
+        )
+    return mask
+
+
+def _find_output(outputs: Mapping[str, Tensor], task: EmbeddingsTask) -> Tensor:
+    rank = 2 if task.pooling == "None" else 3
+    floats = {name: tensor for name, tensor in outputs.items() if tensor.datatype.dtype.kind == "f"}
+    what = f"floats in {rank} dimensions, which pooling {task.pooling} takes"
+    if task.output is not None:
+        chosen = floats.get(task.output)
+        if chosen is not None and len(chosen.shape) in (0, rank):  # 0: not declared
+            return chosen
+        raise _refuse(f"output {task.output!r} must be {what}; outputs are {_show(outputs)}")
+    fitting = [tensor for tensor in floats.values() if len(tensor.shape) == rank]
+    if len(fitting) != 1:
+        raise _refuse(
+            f"{len(fitting)} outputs are {what}: name one in output; outputs are {_show(outputs)}"
+        )
+    return fitting[0]
+
+
+def _refuse(cause: str) -> StageFailure:
+    return StageFailure(Reason.EMBEDDINGS_INVALID, f"{_FIELD}: {cause}")
+
+
+def _show(tensors: Mapping[str, Tensor]) -> str:
+    return (
+        ", ".join(
+            f"{name!r} as {tensor.datatype.name}{list(tensor.shape)}"
+            for name, tensor in tensors.items()
+        )
+        or "none"
+    )
