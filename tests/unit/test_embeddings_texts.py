@@ -47,7 +47,9 @@ class Setting:
         )
         inference = SimpleNamespace(note_refusal=lambda _, error: self.refused.append(error))
         self._texts = np.array(texts, object)
-        self._connection: Any = SimpleNamespace(respond=self.answers.append, reserve=lambda _: True)
+        self._connection: Any = SimpleNamespace(
+            respond=lambda _, response: self.answers.append(response), reserve=lambda *_: True
+        )
         self._embeddings = HttpEmbeddings(
             TASK,
             cast("Any", model),
