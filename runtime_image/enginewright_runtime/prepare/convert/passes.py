@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import format_count
-from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw import graphs, small_tensors
 from enginewright_runtime.graph.raw.schemas import STANDARD
 from enginewright_runtime.graph.raw.storage import save
 from enginewright_runtime.graph.scoped.branches import take_constant_branches
@@ -42,7 +42,7 @@ _QUANTIZED: Final = frozenset({"INT8", "FP8"})
 
 
 class ChangeVersions(Pass):
-    """Carries out `plan`: version changes that the runtime needs, or that the spec requests."""
+    """Carries out `plan`: the versions and the form that the runtime needs, or that the spec requests."""
 
     doing = "converting the model"
     order = 10
@@ -63,6 +63,13 @@ class ChangeVersions(Pass):
     def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
         planned = plan(model, self.recipe)
         changes: list[Change] = []
+        if planned.inline:
+            count = small_tensors.inline(model, source.parent)
+            message = (
+                f"moved {format_count(count, 'small tensor')} from external data into the .onnx file:"
+                " ONNX Runtime reads no sizes, axes or scales from external data"
+            )
+            changes.append(change("external-data", message))
         if planned.opset is not None:
             changes += _translate(model, planned.opset, self.recipe)
         if planned.ir_version is not None:
