@@ -19,6 +19,7 @@ from enginewright_runtime.core import isolation, limits
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.engine import builder
 from enginewright_runtime.engine.builder import BuildOutput, BuildRequest
+from enginewright_runtime.engine.verify import check_wrapper
 from enginewright_runtime.tensorrt import flavor, native
 from enginewright_runtime.tensorrt.attempts import EngineBuilds
 from enginewright_runtime.tensorrt.header import check_engine
@@ -542,3 +543,16 @@ def test_an_operator_without_a_kernel_is_built_from_its_body(tmp_path: Path) -> 
     assert [node.op_type for node in model_of(asked).graph.node] == ["EPContext"]
     assert "not supported by a dedicated kernel" in (asked.out / "build.log").read_text()
     assert [path.name for path in asked.prepared.rglob(".*")] == []
+
+
+def test_outputs_that_are_inputs_or_constants_or_declare_no_shape(tmp_path: Path) -> None:
+    model = parse_text(
+        """(float["n", 4] x) => (float["n", 4] y, float["n", 4] x, float[4] c) {
+        [c] c = Constant <value = float[4] {1, 2, 3, 4}> () [relu] y = Relu(x) }"""
+    )
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    asked = build_request(tmp_path, model, [sizes("x", [1, 4], [2, 4], [4, 4])])
+    built = builder.build(asked)
+    check_wrapper(asked.out / "model", built.engine, asked.manifest)
+    wrapper = onnx.load(asked.out / "model/model.onnx")
+    assert [list(node.output) for node in wrapper.graph.node] == [["y"]]
