@@ -30,7 +30,11 @@ WEIGHTS = np.arange(16, dtype=np.float32).tobytes()
 
 
 def prepare(
-    root: Path, *, weights: bytes | None = WEIGHTS, changes: tuple[Change, ...] = ()
+    root: Path,
+    *,
+    weights: bytes | None = WEIGHTS,
+    changes: tuple[Change, ...] = (),
+    level: str | None = None,
 ) -> Path:
     """Return the folder of an artefact as stage `publish` leaves it."""
     folder = root / "prepared" / KEY
@@ -54,6 +58,7 @@ def prepare(
         ),
         versions={"onnx": "1.23.2"},
         changes=changes,
+        graph_optimization=level,
     )
     (folder / "manifest.json").write_text(base.to_json())
     return folder
@@ -119,6 +124,17 @@ def test_a_model_without_changes_is_copied_and_said_to_be(tmp_path: Path, place:
     assert "no changes were necessary: it is a copy of the source" in fix.summary(
         log, Path("out.onnx")
     )
+
+
+@pytest.mark.parametrize(("level", "said"), [("DISABLE", True), ("ALL", False), (None, False)])
+def test_a_lower_level_of_optimization_is_said(
+    tmp_path: Path, place: Path, level: str | None, *, said: bool
+) -> None:
+    prepare(tmp_path, level=level)
+    log = present(write(place / "out.onnx", tmp_path))
+    assert log.graph_optimization == (level if said else None)
+    lines = " ".join(fix.summary(log, Path("out.onnx")))
+    assert ("graph_optimization_level ORT_DISABLE_ALL" in lines) is said
 
 
 def test_the_first_target_that_passes_decides(tmp_path: Path, place: Path) -> None:
