@@ -196,6 +196,28 @@ def test_checker_error_alone_is_a_warning(place: Workplace) -> None:
     assert "topologically sorted" in outcome.message
 
 
+def test_a_refused_model_has_no_finding_that_it_can_be_served(place: Workplace) -> None:
+    model = broken.parse_text(
+        """(float["n", 4] x) => (float["n", 4] y) <float16["n", 4] t> {
+        [half] h = Cast <to = 10> (x) [cast] t = Cast <to = 1> (h) [add] y = Add(t, x) }"""
+    )
+    outcome = validate_model(place, model)
+    assert outcome.report.reason is Reason.INVALID_MODEL
+    assert [severity for severity, _ in findings(outcome)] == ["error"]
+
+
+def test_an_output_that_keeps_one_row_of_a_batch_is_reported(place: Workplace) -> None:
+    model = broken.parse_text(
+        """(float["batch", 5, 4] images) => (float["batch", 5, 4] boxes)
+        <int64[1] zero = {0}, int64[1] one = {1}> { [first] boxes = Slice(images, zero, one, zero) }"""
+    )
+    outcome = validate_model(place, model)
+    assert (outcome.code, findings(outcome)) == (0, [("warning", "declared-output-shape")])
+    assert "has shape [1, 5, 4], for inputs images [2, 5, 4]" in outcome.message
+    (finding,) = outcome.full["findings"]
+    assert "one row for each row of the inputs" in finding["remedy"]
+
+
 CONVERTIBLE = (
     broken.relu(opset=27),
     broken.relu(ir_version=14),
