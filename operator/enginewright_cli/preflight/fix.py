@@ -119,7 +119,7 @@ def write(out: Path, result: Result, artifact: Callable[[str], Path]) -> ChangeL
         opset=manifest.opset,
         ir_version=manifest.ir_version,
         changes=manifest.changes,
-        graph_optimization=_lowered(manifest),
+        graph_optimization=_find_lower_level(manifest),
         parity=target.parity or Parity(verdict="unknown"),
         prepared_key=target.prepared_key,
         versions=manifest.versions,
@@ -149,7 +149,7 @@ def summary(log: ChangeLog, out: Path) -> list[str]:
     return lines + [f"output {output.name} {_difference(output)}" for output in log.parity.outputs]
 
 
-def _lowered(manifest: Manifest) -> str | None:
+def _find_lower_level(manifest: Manifest) -> str | None:
     level = manifest.graph_optimization
     return level if level in _LEVELS else None
 

@@ -103,7 +103,7 @@ def failure(answer: BuildResult, about: Circumstances) -> StageFailure:
             Reason.SHAPE_PROFILE_MISSING,
             f"{about.title} needs a shape profile of input {', '.join(answer.unprofiled)}",
             remedy="add it to spec.shapes with min, opt and max; if its values are sizes, also with"
-            ' range: {low: "1", high: "640"}',
+            ' range: {low: "1", high: "640"} (preflight: --shapes INPUT=MIN:OPT:MAX@1..640)',
         )
     text = "\n".join(answer.errors)
     if any(sign in text for sign in _NO_HOST_MEMORY):
@@ -252,15 +252,25 @@ def _of_workspace(errors: Sequence[str], about: Circumstances) -> StageFailure:
 
 
 def _without_device(answer: BuildResult, about: Circumstances) -> StageFailure:
-    codes = {code for error in answer.errors for match in _CUDA.findall(error) for code in match}
-    if not codes:
+    if not _cuda_codes(answer.errors):
         return StageFailure(
             Reason.BUILD_FAILED, f"{about.title} cannot build the model and gives no reason"
         )
-    reason = Reason.DRIVER_TOO_OLD if _DRIVER_TOO_OLD in codes else Reason.DRIVER_MISSING
+    return without_driver(about.title, answer.errors)
+
+
+def without_driver(title: str, errors: Sequence[str]) -> StageFailure:
+    """Return the failure of a library that cannot use the device, with what it logged."""
+    too_old = _DRIVER_TOO_OLD in _cuda_codes(errors)
+    why = sentence(errors[-1]) if errors else "it gives no reason"
     return StageFailure(
-        reason, f"{about.title} cannot use the device: {sentence(answer.errors[-1])}"
+        Reason.DRIVER_TOO_OLD if too_old else Reason.DRIVER_MISSING,
+        f"{title} cannot use the device: {why}",
     )
+
+
+def _cuda_codes(errors: Sequence[str]) -> set[str]:
+    return {code for error in errors for match in _CUDA.findall(error) for code in match}
 
 
 def _without_folder(text: str) -> str:

@@ -10,7 +10,12 @@ import onnx
 from enginewright_runtime.graph.scoped import parts as graph
 from enginewright_runtime.graph.scoped.parts import TensorType
 from enginewright_runtime.tensorrt import flavor as flavors
-from enginewright_runtime.tensorrt.native import logger_of, network_flags, parser_errors
+from enginewright_runtime.tensorrt.native import (
+    logger_of,
+    network_flags,
+    open_builder,
+    parser_errors,
+)
 from enginewright_runtime.tensorrt.plugins import load as load_libraries
 from enginewright_runtime.tensorrt.results import ParserError, SupportedParts
 
@@ -40,7 +45,7 @@ def partition(
     errors: tuple[ParserError, ...] | None = None
     with log.open("a") as sink:
         logger = logger_of(trt, sink)
-        builder = trt.Builder(logger)
+        builder = open_builder(trt, flavor, logger)
         load_libraries(trt, logger, plugins)
         pending = [graph.computing(proto, range(len(proto.graph.node)))]
         for _ in range(_MAX_QUERIES):

@@ -12,7 +12,7 @@ class Unfit:
     """What a file is instead of what was expected, and what to do about it."""
 
     kind: str  # to follow "it is"
-    remedy: str | None = None  # None: the reason's
+    remedy: str | None = None  # otherwise the reason's
 
 
 _PAGE: Final = Unfit(
