@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import re
 import resource
 import shlex
 import sys
@@ -16,9 +17,12 @@ from enginewright_cli.preflight import fix, options, outfile
 from enginewright_cli.preflight.fix import ChangeLog
 from enginewright_cli.preflight.options import OptionError, option, suggest
 from enginewright_cli.preflight.outputs import Outputs
-from enginewright_cli.preflight.result import ModelFacts, Result, TargetResult
+from enginewright_cli.preflight.request import PreflightRequest, local_uri
+from enginewright_cli.preflight.result import ModelFacts, Result, TargetResult, advice
 from enginewright_contract.manifest import ArtifactFile, Change, TensorSpec
-from enginewright_contract.task import ShapeProfile
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
+from enginewright_contract.task import Promise, Recipe, ShapeProfile
 from enginewright_runtime.graph import shapes
 
 from tests.support import broken_models as broken
@@ -308,3 +312,51 @@ def test_nothing_is_suggested_for_names_that_a_terminal_would_obey() -> None:
     assert suggest(None) == ()
     assert finding.proposal is not None
     assert finding.proposal.yaml.isprintable()
+    ranged = ShapeProfile(input="n", min=(), opt=(), max=(), low=-1, high=0.5)
+    assert option(ranged) == "n=::@-1..0.5"
+    assert options.shape(option(ranged)) == ranged
+    assert options.shape("n=@1..640") == ranged.model_copy(update={"low": 1.0, "high": 640.0})
+
+
+@pytest.mark.parametrize("text", ["n=@", "n=@1", "n=@2..1", "n=@a..b", "n=@1..2..3"])
+def test_a_range_that_cannot_be_read_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(OptionError, match=r"such as n=@1\.\.640"):
+        options.shape(text)
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_a_remedy_outside_a_cluster_names_no_log_of_a_pod(reason: Reason) -> None:
+    finding = Finding(reason=reason, cause="-")
+    for item in (finding, finding.of_container("build"), finding.of_container("verify")):
+        assert not re.search(r"(Job|pod)'s log", advice(item))
+
+
+def test_a_remedy_of_the_findings_own_is_kept() -> None:
+    assert advice(Finding(reason=Reason.BUILD_FAILED, cause="-", remedy="do this")) == "do this"
+
+
+def test_messages_name_files_of_this_machine() -> None:
+    request = PreflightRequest(
+        source="/models/m.onnx",
+        targets=(),
+        recipe=Recipe(backend="", ort_version="1.31.1", max_opset=26, max_ir_version=13),
+        promise=Promise(),
+        samples=Path("/data/s.npz"),
+        steps={"before-0": Path("/steps/tokens.onnx")},
+    )
+    assert [
+        request.name_local_files(text)
+        for text in (
+            f"{local_uri(Path('/models/m.onnx'))} is too large",
+            "claim local has no file 'm.data' there",
+            f"cannot copy {local_uri(Path('/data/s.npz'), 'local-samples')}",
+            "'a' leads out of claim local-samples",
+            "cannot copy 'tokens.onnx' from claim before-0: Permission denied",
+        )
+    ] == [
+        "/models/m.onnx is too large",
+        "folder /models has no file 'm.data' there",
+        "cannot copy /data/s.npz",
+        "'a' leads out of folder /data",
+        "cannot copy 'tokens.onnx' from folder /steps: Permission denied",
+    ]
