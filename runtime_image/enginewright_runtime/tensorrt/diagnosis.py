@@ -124,12 +124,13 @@ def out_of_memory(doing: str) -> StageFailure:
 
 def describe_unsupported(errors: Sequence[ParserError], about: Circumstances) -> StageFailure:
     """Return the failure of a model without any supported part that is worth an engine."""
-    nodes = tuple(dict.fromkeys(about.label(error) for error in errors))
+    nodes = tuple(dict.fromkeys(about.label(error) for error in errors if error.is_named))
     plugin = any(NO_PLUGIN in error.message for error in errors)
     return StageFailure(
         Reason.UNSUPPORTED_OPERATOR,
         f"{about.title} has no implementation of {name_nodes(list(nodes)) or 'this model'}"
-        + (", nor a plugin" if plugin else ""),
+        + (", nor a plugin" if plugin else "")
+        + (f": {sentence(errors[0].message)}" if errors and not nodes else ""),
         nodes=nodes,
     )
 
@@ -159,7 +160,7 @@ def _describe_unparsed(answer: BuildResult, about: Circumstances) -> StageFailur
     if missing := [error for error in answer.parser if error.unsupported]:
         return describe_unsupported(missing, about)
     # an error of the complete model names no node
-    nodes = tuple(about.label(error) for error in answer.parser if error.name or error.operator)
+    nodes = tuple(about.label(error) for error in answer.parser if error.is_named)
     why = answer.parser[0].message if answer.parser else (messages or ["it gives no reason"])[-1]
     at = f" at {name_nodes(list(nodes))}" if nodes else ""
     return StageFailure(
