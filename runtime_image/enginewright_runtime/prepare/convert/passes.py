@@ -21,6 +21,7 @@ from enginewright_runtime.graph.raw import graphs, small_tensors
 from enginewright_runtime.graph.raw.schemas import STANDARD
 from enginewright_runtime.graph.raw.storage import save
 from enginewright_runtime.graph.scoped.branches import take_constant_branches
+from enginewright_runtime.graph.scoped.function_bodies import inline_functions
 from enginewright_runtime.graph.scoped.inference import Sizes
 from enginewright_runtime.graph.scoped.passes import (
     Keep,
@@ -116,7 +117,7 @@ class NameNodes(Pass):
 
 
 class PreparePrecision(Pass):
-    """Folds batch normalizations, and turns constants into initializers, ahead of a lower precision."""
+    """Inlines functions, folds batch normalizations, and turns constants into initializers, ahead of a lower precision."""
 
     doing = "folding batch normalizations"
     order = 20
@@ -133,6 +134,9 @@ class PreparePrecision(Pass):
     @override
     def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
         changes: list[Change] = []
+        if count := inline_functions(model):
+            message = f"inlined {format_count(count, 'function')}, ahead of a lower precision"
+            changes.append(change("expand", message))
         folded = batch_norms.fold(model, source.parent)
         if nodes := folded.into_convolutions:
             message = (
