@@ -167,7 +167,7 @@ def _is_of_machine(reason: Reason) -> bool:
 
 
 def _is_no_model(result: Result) -> bool:
-    """Return whether the source could not be fetched, or is no ONNX model, whoever finds that."""
+    """Return whether the source could not be fetched, or is no ONNX model."""
     if result.model is None:
         return True
     reasons = {target.reason for target in result.targets.values()}

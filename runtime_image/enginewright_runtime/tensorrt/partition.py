@@ -53,7 +53,7 @@ def partition(
             supported = parser.supports_model_v2(part.SerializeToString(), str(model))
             return _Answer(parser, network, supported=bool(supported))
 
-        return _Search(ask, proto, types).run()
+        return _Partitioner(ask, proto, types).run()
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class _Answer:
     supported: bool
 
 
-class _Search:
+class _Partitioner:
     def __init__(
         self,
         ask: Callable[[ModelProto], _Answer],
