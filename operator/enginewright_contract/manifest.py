@@ -38,7 +38,7 @@ class Change(Message):
     """One change of the source model made by its preparation."""
 
     kind: str
-    """Kind of change: opset, ir-version, expand, simplify, fold-batch-norm, precision or quantize."""
+    """Kind of change: opset, ir-version, external-data, expand, simplify, fold-batch-norm, precision or quantize."""
     message: str
     """What was changed and why, for people."""
     nodes: tuple[str, ...] = ()

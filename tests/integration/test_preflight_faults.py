@@ -232,6 +232,7 @@ def test_a_crash_in_the_middle(
         ("pipe.onnx", "pipe.onnx: neither a file nor a folder"),
         ("/dev/zero", "/dev/zero: neither a file nor a folder"),
         ("empty.onnx", "the source is not a model: it is empty"),
+        ("text.onnx", "is not an ONNX model, or is truncated"),
         ("folder.onnx", "has 0 .onnx files"),
     ],
 )
@@ -239,6 +240,7 @@ def test_an_unreadable_path(desk: Desk, name: str, wording: str) -> None:
     (desk.root / "link.onnx").symlink_to("gone.onnx")
     os.mkfifo(desk.root / "pipe.onnx")
     (desk.root / "empty.onnx").touch()
+    (desk.root / "text.onnx").write_text("This is a note.\n")
     (desk.root / "folder.onnx").mkdir()
     done = desk.run(desk.root / name, *CPU)
     assert done.returncode == 2

@@ -47,7 +47,13 @@ CASES = (
     Case("HTML", only(b"\n<!DOCTYPE html><html><body>Sign in</body></html>"), "fetch",
          Reason.INVALID_MODEL, ("it is an HTML page", "login")),
     Case("Git LFS pointer", only(b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n"),
-         "fetch", Reason.INVALID_MODEL, ("Git LFS pointer",)),
+         "fetch", Reason.INVALID_MODEL, ("Git LFS pointer", "git lfs pull")),
+    Case("safetensors", only((68).to_bytes(8, "little") + b'{"w":{"dtype":"F32","shape":[1]'),
+         "fetch", Reason.INVALID_MODEL, ("it is a safetensors file", "torch.onnx.export")),
+    Case("engine of TensorRT", only(b"ftrt" + bytes(60)), "fetch", Reason.INVALID_MODEL,
+         ("it is a serialized TensorRT engine", "give the .onnx file that it was built from")),
+    Case("engine of TensorRT-RTX", only(b"vtrt" + bytes(60)), "fetch", Reason.INVALID_MODEL,
+         ("it is a serialized TensorRT engine",)),
     Case("no nodes", only(lambda: broken.build([], [broken.value("x", 1)], [broken.value("x", 1)])),
          "validate", Reason.INVALID_MODEL, ("it has no nodes",)),
     Case("no inputs", only(broken.no_inputs), "validate", Reason.INVALID_MODEL,
@@ -188,6 +194,28 @@ def test_checker_error_alone_is_a_warning(place: Workplace) -> None:
     outcome = validate_model(place, broken.build_unsorted())
     assert (outcome.code, findings(outcome)) == (0, [("warning", "onnx-checker")])
     assert "topologically sorted" in outcome.message
+
+
+def test_a_refused_model_has_no_finding_that_it_can_be_served(place: Workplace) -> None:
+    model = broken.parse_text(
+        """(float["n", 4] x) => (float["n", 4] y) <float16["n", 4] t> {
+        [half] h = Cast <to = 10> (x) [cast] t = Cast <to = 1> (h) [add] y = Add(t, x) }"""
+    )
+    outcome = validate_model(place, model)
+    assert outcome.report.reason is Reason.INVALID_MODEL
+    assert [severity for severity, _ in findings(outcome)] == ["error"]
+
+
+def test_an_output_that_keeps_one_row_of_a_batch_is_reported(place: Workplace) -> None:
+    model = broken.parse_text(
+        """(float["batch", 5, 4] images) => (float["batch", 5, 4] boxes)
+        <int64[1] zero = {0}, int64[1] one = {1}> { [first] boxes = Slice(images, zero, one, zero) }"""
+    )
+    outcome = validate_model(place, model)
+    assert (outcome.code, findings(outcome)) == (0, [("warning", "declared-output-shape")])
+    assert "has shape [1, 5, 4], for inputs images [2, 5, 4]" in outcome.message
+    (finding,) = outcome.full["findings"]
+    assert "one row for each row of the inputs" in finding["remedy"]
 
 
 CONVERTIBLE = (

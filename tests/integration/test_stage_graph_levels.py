@@ -1,5 +1,6 @@
 """The level of graph optimizations, from what golden samples say of it to the session that serves."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from enginewright_runtime.session import loading
 from enginewright_serving.server.startup.prepare import prepare
 
 from tests.integration.test_tensorrt_precisions import model
+from tests.support.broken_models import parse_text
 from tests.support.preparing import Outcome, Workplace
 
 # Q/DQ in INT8: without ONNX Runtime's fusions single precision simulates it, with them integers round
@@ -107,4 +109,23 @@ def test_levels_are_tried_in_order_until_one_is_right() -> None:
         {"min": "wording"},
         level="BASIC",
         warnings=("w", "graph optimizations are lowered to BASIC: at ALL, is wrong at ALL"),
+    )
+
+
+def test_levels_that_onnx_runtime_refuses_are_a_finding(place: Workplace) -> None:
+    """ONNX Runtime 1.31 folds the Div, removes the Mul and then lacks the Cast's output."""
+    refused = parse_text(
+        """(float["n", 4] x) => (float["n", 4] y) <float one = {1}> {
+        [to_float] mid = Cast <to = 1> (x) [div] q = Div(one, one)
+        [scale] z = Mul(mid, q) [relu] y = Relu(z) }"""
+    )
+    _, outcome = place.prepare(place.task(place.put("m.onnx", refused)))
+    manifest = manifest_of(place, outcome)
+    assert manifest.graph_optimization == "DISABLE"
+    assert {cost.label for cost in manifest.node_costs} >= {"scale (Mul)", "relu (Relu)"}
+    report = json.loads((place.root / "store/reports/job-1/golden.json").read_text())
+    (finding,) = report["findings"]
+    assert finding["reason"] == "ProviderRefused"
+    assert "at graph optimization ALL, EXTENDED, BASIC; backend cpu runs it at DISABLE" in str(
+        finding["cause"]
     )

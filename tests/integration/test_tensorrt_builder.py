@@ -19,6 +19,7 @@ from enginewright_runtime.core import isolation, limits
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.engine import builder
 from enginewright_runtime.engine.builder import BuildOutput, BuildRequest
+from enginewright_runtime.engine.verify import check_wrapper
 from enginewright_runtime.tensorrt import flavor, native
 from enginewright_runtime.tensorrt.attempts import EngineBuilds
 from enginewright_runtime.tensorrt.header import check_engine
@@ -542,3 +543,49 @@ def test_an_operator_without_a_kernel_is_built_from_its_body(tmp_path: Path) -> 
     assert [node.op_type for node in model_of(asked).graph.node] == ["EPContext"]
     assert "not supported by a dedicated kernel" in (asked.out / "build.log").read_text()
     assert [path.name for path in asked.prepared.rglob(".*")] == []
+
+
+def test_outputs_that_are_inputs_or_constants_or_declare_no_shape(tmp_path: Path) -> None:
+    model = parse_text(
+        """(float["n", 4] x) => (float["n", 4] y, float["n", 4] x, float[4] c) {
+        [c] c = Constant <value = float[4] {1, 2, 3, 4}> () [relu] y = Relu(x) }"""
+    )
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    asked = build_request(tmp_path, model, [sizes("x", [1, 4], [2, 4], [4, 4])])
+    built = builder.build(asked)
+    check_wrapper(asked.out / "model", built.engine, asked.manifest)
+    wrapper = onnx.load(asked.out / "model/model.onnx")
+    assert [list(node.output) for node in wrapper.graph.node] == [["y"]]
+
+
+def test_nodes_that_the_parser_refuses_without_naming_them_stay_outside(tmp_path: Path) -> None:
+    """TensorRT-RTX 1.7 says only "Unsupported reduction type", of the complete model."""
+    scatter = 'ScatterElements <axis = 1, reduction = "add">'
+    model = parse_text(
+        f"""(float["n", 16] x, int64["n", 2] at, float["n", 2] u) => (float["n", 16] y) {{
+        [r0] a = Relu(x) [e0] b = Exp(a) [n0] c = Neg(b)
+        [scatter] d = {scatter} (c, at, u)
+        [r1] e = Relu(d) [again] f = {scatter} (e, at, u)
+        [r2] g = Relu(f) [e2] h = Exp(g) [n2] y = Neg(h) }}""",
+        opset=18,
+    )
+    rows = [
+        sizes(name, [1, size], [2, size], [4, size])
+        for name, size in (("x", 16), ("at", 2), ("u", 2))
+    ]
+    built = builder.build(build_request(tmp_path, model, rows))
+    outside = built.findings[0]
+    assert outside.nodes == ("scatter (ScatterElements)", "r1 (Relu)", "again (ScatterElements)")
+    assert [part.nodes for part in built.engine.partitions] == [
+        ("r0 (Relu)", "e0 (Exp)", "n0 (Neg)"),
+        ("r2 (Relu)", "e2 (Exp)", "n2 (Neg)"),
+    ]
+    alone = parse_text(
+        f"""(float["n", 16] x, int64["n", 2] at, float["n", 2] u) => (float["n", 16] y) {{
+        [scatter] y = {scatter} (x, at, u) }}""",
+        opset=18,
+    )
+    (tmp_path / "alone").mkdir()
+    failure = build_refused(build_request(tmp_path / "alone", alone, rows))
+    assert failure.reason is Reason.UNSUPPORTED_OPERATOR
+    assert failure.nodes == ("scatter (ScatterElements)",)

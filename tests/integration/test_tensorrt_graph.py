@@ -193,3 +193,22 @@ def test_names_that_stand_for_several_sizes() -> None:
     graph.forget(model, {"?"})
     shape = model.graph.input[0].type.tensor_type.shape
     assert [item.dim_param for item in shape.dim] == ["", "", "s"]
+
+
+def test_outputs_that_no_node_computes_are_no_outputs_of_the_engine(tmp_path: Path) -> None:
+    model = parse_text(
+        """(float["n", 4] x) => (float["n", 4] y, float["n", 4] x, float[4] w, float[4] c) {
+        [c] c = Constant <value = float[4] {1, 2, 3, 4}> () [relu] y = Relu(x) }""",
+        weights("w", 4),
+    )
+    alone = context.without_passed(model)
+    assert [item.name for item in alone.graph.output] == ["y"]
+    assert context.without_passed(alone) is alone
+    whole = context.whole(model, "model", "model.engine")
+    assert (whole.inputs, whole.outputs) == (("x",), ("y",))
+    made = present(context.compose(model, [whole], [context.node(whole, RTX, "1", "8.9")], {}))
+    assert [item.op_type for item in made.graph.node] == ["EPContext"]
+    assert made.graph.output == model.graph.output
+    assert {tensor.name for tensor in made.graph.initializer} == {"w", "c"}
+    context.save(made, tmp_path, tmp_path)
+    onnx.checker.check_model(tmp_path / "model.onnx", full_check=True)

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import re
 import resource
 import shlex
 import sys
@@ -16,9 +17,12 @@ from enginewright_cli.preflight import fix, options, outfile
 from enginewright_cli.preflight.fix import ChangeLog
 from enginewright_cli.preflight.options import OptionError, option, suggest
 from enginewright_cli.preflight.outputs import Outputs
-from enginewright_cli.preflight.result import ModelFacts, Result, TargetResult
+from enginewright_cli.preflight.request import PreflightRequest, local_uri
+from enginewright_cli.preflight.result import ModelFacts, Result, TargetResult, advice
 from enginewright_contract.manifest import ArtifactFile, Change, TensorSpec
-from enginewright_contract.task import ShapeProfile
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import Finding
+from enginewright_contract.task import Promise, Recipe, ShapeProfile
 from enginewright_runtime.graph import shapes
 
 from tests.support import broken_models as broken
@@ -30,7 +34,11 @@ WEIGHTS = np.arange(16, dtype=np.float32).tobytes()
 
 
 def prepare(
-    root: Path, *, weights: bytes | None = WEIGHTS, changes: tuple[Change, ...] = ()
+    root: Path,
+    *,
+    weights: bytes | None = WEIGHTS,
+    changes: tuple[Change, ...] = (),
+    level: str | None = None,
 ) -> Path:
     """Return the folder of an artefact as stage `publish` leaves it."""
     folder = root / "prepared" / KEY
@@ -54,6 +62,7 @@ def prepare(
         ),
         versions={"onnx": "1.23.2"},
         changes=changes,
+        graph_optimization=level,
     )
     (folder / "manifest.json").write_text(base.to_json())
     return folder
@@ -119,6 +128,17 @@ def test_a_model_without_changes_is_copied_and_said_to_be(tmp_path: Path, place:
     assert "no changes were necessary: it is a copy of the source" in fix.summary(
         log, Path("out.onnx")
     )
+
+
+@pytest.mark.parametrize(("level", "said"), [("DISABLE", True), ("ALL", False), (None, False)])
+def test_a_lower_level_of_optimization_is_said(
+    tmp_path: Path, place: Path, level: str | None, *, said: bool
+) -> None:
+    prepare(tmp_path, level=level)
+    log = present(write(place / "out.onnx", tmp_path))
+    assert log.graph_optimization == (level if said else None)
+    lines = " ".join(fix.summary(log, Path("out.onnx")))
+    assert ("graph_optimization_level ORT_DISABLE_ALL" in lines) is said
 
 
 def test_the_first_target_that_passes_decides(tmp_path: Path, place: Path) -> None:
@@ -292,3 +312,51 @@ def test_nothing_is_suggested_for_names_that_a_terminal_would_obey() -> None:
     assert suggest(None) == ()
     assert finding.proposal is not None
     assert finding.proposal.yaml.isprintable()
+    ranged = ShapeProfile(input="n", min=(), opt=(), max=(), low=-1, high=0.5)
+    assert option(ranged) == "n=::@-1..0.5"
+    assert options.shape(option(ranged)) == ranged
+    assert options.shape("n=@1..640") == ranged.model_copy(update={"low": 1.0, "high": 640.0})
+
+
+@pytest.mark.parametrize("text", ["n=@", "n=@1", "n=@2..1", "n=@a..b", "n=@1..2..3"])
+def test_a_range_that_cannot_be_read_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(OptionError, match=r"such as n=@1\.\.640"):
+        options.shape(text)
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_a_remedy_outside_a_cluster_names_no_log_of_a_pod(reason: Reason) -> None:
+    finding = Finding(reason=reason, cause="-")
+    for item in (finding, finding.of_container("build"), finding.of_container("verify")):
+        assert not re.search(r"(Job|pod)'s log", advice(item))
+
+
+def test_a_remedy_of_the_findings_own_is_kept() -> None:
+    assert advice(Finding(reason=Reason.BUILD_FAILED, cause="-", remedy="do this")) == "do this"
+
+
+def test_messages_name_files_of_this_machine() -> None:
+    request = PreflightRequest(
+        source="/models/m.onnx",
+        targets=(),
+        recipe=Recipe(backend="", ort_version="1.31.1", max_opset=26, max_ir_version=13),
+        promise=Promise(),
+        samples=Path("/data/s.npz"),
+        steps={"before-0": Path("/steps/tokens.onnx")},
+    )
+    assert [
+        request.name_local_files(text)
+        for text in (
+            f"{local_uri(Path('/models/m.onnx'))} is too large",
+            "claim local has no file 'm.data' there",
+            f"cannot copy {local_uri(Path('/data/s.npz'), 'local-samples')}",
+            "'a' leads out of claim local-samples",
+            "cannot copy 'tokens.onnx' from claim before-0: Permission denied",
+        )
+    ] == [
+        "/models/m.onnx is too large",
+        "folder /models has no file 'm.data' there",
+        "cannot copy /data/s.npz",
+        "'a' leads out of folder /data",
+        "cannot copy 'tokens.onnx' from folder /steps: Permission denied",
+    ]

@@ -1,11 +1,16 @@
 """Every message of the libraries that is known, in their own words, as a reason and a sentence."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from enginewright_contract.reasons import Reason
+from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.tensorrt import workspace
 from enginewright_runtime.tensorrt.diagnosis import Circumstances, failure, sentence
+from enginewright_runtime.tensorrt.flavor import FLAVORS
+from enginewright_runtime.tensorrt.native import open_builder
 from enginewright_runtime.tensorrt.results import BuildResult, ParserError
 
 ABOUT = Circumstances(
@@ -289,3 +294,27 @@ def test_the_next_workspace(errors: list[str], expected: list[int]) -> None:
         space = space.after([error])
     assert lines == expected
     assert space is None
+
+
+def return_null(_: object) -> None:
+    raise TypeError("pybind11::init(): factory function returned nullptr")
+
+
+@pytest.mark.parametrize("factory", [return_null, lambda _: None, lambda _: object()])
+@pytest.mark.parametrize(
+    ("errors", "reason", "said"),
+    [
+        (["CUDA initialization failure with error: 35."], Reason.DRIVER_TOO_OLD, "error: 35"),
+        (["Unable to load library: libcuda.so.1"], Reason.DRIVER_MISSING, "libcuda.so.1"),
+        ([], Reason.DRIVER_MISSING, "it gives no reason"),
+    ],
+)
+def test_a_library_that_makes_no_builder_lacks_its_driver(
+    factory: Callable[[object], object], errors: list[str], reason: Reason, said: str
+) -> None:
+    library = SimpleNamespace(Builder=factory)
+    with pytest.raises(StageFailure) as caught:
+        open_builder(library, FLAVORS["tensorrt"], SimpleNamespace(errors=errors))
+    assert caught.value.reason is reason
+    assert caught.value.cause.startswith("TensorRT cannot use the device: ")
+    assert said in caught.value.cause

@@ -35,7 +35,10 @@ class PreflightArguments:
     ] = None
     shapes: Annotated[
         list[str] | None,
-        Option(help="Shapes of a dynamic input, INPUT=MIN:OPT:MAX; repeat for each input."),
+        Option(
+            help="Shapes of a dynamic input, INPUT=MIN:OPT:MAX, and of its values, @LOW..HIGH; repeat for"
+            " each input."
+        ),
     ] = None
     samples: Annotated[str | None, Option(help="Samples (.npz), like spec.parity.samples.")] = None
     calibration: Annotated[

@@ -279,7 +279,10 @@ class _Backend:
                     self._model.describe_graph(pod.find_model())
                 self._progress(names, stage)
 
-            outcomes = pod.run(stages, task, on_stage)
+            outcomes = tuple(
+                _name_local_files(outcome, self._request)
+                for outcome in pod.run(stages, task, on_stage)
+            )
             for outcome in outcomes:
                 self._note(outcome, targets)
                 self._model.note(outcome, pod)
@@ -422,6 +425,19 @@ class _Backend:
         left = outside.nodes_accelerated < outside.nodes_total
         warned = any(target.name in finding.targets for finding in self.findings)
         return {"verdict": "warn" if left or warned else "pass", **counted}
+
+
+def _name_local_files(outcome: StageReport, request: PreflightRequest) -> StageReport:
+    def rename(finding: Finding) -> Finding:
+        cause = request.name_local_files(finding.cause)
+        return finding.model_copy(update={"cause": cause})
+
+    return outcome.model_copy(
+        update={
+            "failure": outcome.failure and rename(outcome.failure),
+            "findings": tuple(map(rename, outcome.findings)),
+        }
+    )
 
 
 def _rejecting_backends(

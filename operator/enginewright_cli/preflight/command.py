@@ -166,8 +166,16 @@ def _is_of_machine(reason: Reason) -> bool:
     return reason.lacks_resources or reason.facets.fault in (Fault.STORE, Fault.PRODUCT)
 
 
-def _code(result: Result) -> int:
+def _is_no_model(result: Result) -> bool:
+    """Return whether the source could not be fetched, or is no ONNX model."""
     if result.model is None:
+        return True
+    reasons = {target.reason for target in result.targets.values()}
+    return result.model.graph is None and reasons == {Reason.INVALID_MODEL}
+
+
+def _code(result: Result) -> int:
+    if _is_no_model(result):
         return UNKNOWN
     if any(
         _is_of_machine(Reason(target.reason)) for target in result.targets.values() if target.reason

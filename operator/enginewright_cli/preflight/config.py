@@ -46,7 +46,7 @@ class ModelOptions(_Table):
     precision: Annotated[str, _valid(options.precision)] | None = None
     """Precision to convert to, like `--precision`."""
     shapes: tuple[Annotated[str, _valid(options.shape)], ...] | None = None
-    """Shapes of dynamic inputs, each like `--shapes`: INPUT=MIN:OPT:MAX."""
+    """Shapes of dynamic inputs, each like `--shapes`: INPUT=MIN:OPT:MAX or INPUT=MIN:OPT:MAX@LOW..HIGH."""
     samples: str | None = None
     """An .npz file, like spec.parity.samples; relative to the configuration's folder."""
     calibration: str | None = None

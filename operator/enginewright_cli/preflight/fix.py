@@ -31,6 +31,11 @@ from enginewright_cli.preflight.outfile import check_folder, replace
 from enginewright_cli.preflight.result import Described, Parity, Result
 
 _SUFFIX: Final = ".onnx"
+_LEVELS: Final = {  # below ALL -> of ONNX Runtime's SessionOptions
+    "EXTENDED": "ORT_ENABLE_EXTENDED",
+    "BASIC": "ORT_ENABLE_BASIC",
+    "DISABLE": "ORT_DISABLE_ALL",
+}
 _DIGEST_LENGTH: Final = 16  # characters of a digest in the file names of external data
 _CHUNK: Final = 1 << 20  # bytes
 
@@ -62,6 +67,8 @@ class ChangeLog(Described):
     """IR version of the written model."""
     changes: tuple[Change, ...] = ()
     """Changes of the source; empty: none, the files are copies."""
+    graph_optimization: str | None = None
+    """Highest level of ONNX Runtime's graph optimization at which it loads with these outputs; absent: ALL."""
     parity: Parity
     """How close the outputs of the written model are to the source's."""
     prepared_key: str
@@ -112,6 +119,7 @@ def write(out: Path, result: Result, artifact: Callable[[str], Path]) -> ChangeL
         opset=manifest.opset,
         ir_version=manifest.ir_version,
         changes=manifest.changes,
+        graph_optimization=_find_lower_level(manifest),
         parity=target.parity or Parity(verdict="unknown"),
         prepared_key=target.prepared_key,
         versions=manifest.versions,
@@ -133,7 +141,17 @@ def summary(log: ChangeLog, out: Path) -> list[str]:
     lines += [f"changed: {change.message}" for change in log.changes]
     if not log.changes:
         lines.append("no changes were necessary: it is a copy of the source")
+    if level := log.graph_optimization:
+        lines.append(
+            f"ONNX Runtime must load it with graph_optimization_level {_LEVELS[level]}: at higher"
+            " ones it refuses it, or its outputs differ"
+        )
     return lines + [f"output {output.name} {_difference(output)}" for output in log.parity.outputs]
+
+
+def _find_lower_level(manifest: Manifest) -> str | None:
+    level = manifest.graph_optimization
+    return level if level in _LEVELS else None
 
 
 def _difference(parity: OutputParity) -> str:

@@ -18,6 +18,8 @@ from enginewright_contract.task import (
 )
 
 _RANK: Final = re.compile(r"(\d+(?:x\d+)*|)")
+_NUMBER: Final = r"-?\d+(?:\.\d+)?"
+_RANGE: Final = re.compile(rf"({_NUMBER})\.\.({_NUMBER})")
 _PROFILE_SIZES: Final = 3
 _BUNDLED: Final = "ONNXRuntimeExtensions"
 # The newest opset and IR version that each ONNX Runtime loads: determined by creating sessions with
@@ -41,8 +43,10 @@ class OptionError(ValueError):
 
 
 def shape(text: str) -> ShapeProfile:
-    """Read `INPUT=MIN:OPT:MAX`, or one shape, with sizes such as 1x3x224x224. Raises OptionError."""
+    """Read `INPUT=MIN:OPT:MAX[@LOW..HIGH]`, or one shape, with sizes such as 1x3x224x224. Raises OptionError."""
     name, separator, rest = text.rpartition("=")
+    rest, ranged, numbers = rest.partition("@")
+    low, high = _value_range(text, numbers) if ranged else (None, None)
     parts = rest.split(":")
     if not separator or not name or not all(_RANK.fullmatch(part) for part in parts):
         raise OptionError(
@@ -60,17 +64,34 @@ def shape(text: str) -> ShapeProfile:
             f"--shapes {text!r}: give all three shapes the number of dimensions of the input"
         )
     if any(
-        not (low <= middle <= high and middle > 0)
-        for low, middle, high in zip(smallest, typical, largest, strict=True)
+        not (least <= middle <= most and middle > 0)
+        for least, middle, most in zip(smallest, typical, largest, strict=True)
     ):
         raise OptionError(f"--shapes {text!r}: write sizes with MIN <= OPT <= MAX and OPT > 0")
-    return ShapeProfile(input=name, min=smallest, opt=typical, max=largest)
+    return ShapeProfile(input=name, min=smallest, opt=typical, max=largest, low=low, high=high)
+
+
+def _value_range(text: str, numbers: str) -> tuple[float, float]:
+    match = _RANGE.fullmatch(numbers)
+    low, high = map(float, match.groups()) if match else (1.0, 0.0)
+    if low > high:
+        raise OptionError(
+            f"--shapes {text!r}: write the range of the input's values as @LOW..HIGH, such as n=@1..640"
+        )
+    return low, high
 
 
 def option(profile: ShapeProfile) -> str:
     """Return a profile as `--shapes` takes it, the inverse of `shape`."""
     corners = (profile.min, profile.opt, profile.max)
-    return f"{profile.input}=" + ":".join("x".join(map(str, sizes)) for sizes in corners)
+    sizes = ":".join("x".join(map(str, corner)) for corner in corners)
+    if profile.low is None or profile.high is None:
+        return f"{profile.input}={sizes}"
+    return f"{profile.input}={sizes}@{_format_number(profile.low)}..{_format_number(profile.high)}"
+
+
+def _format_number(number: float) -> str:
+    return str(int(number)) if number == int(number) else f"{number:f}".rstrip("0")
 
 
 def suggest(proposal: Proposal | None) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """The request for one model, from its options: validated completely before anything starts."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,10 @@ from enginewright_cli.preflight import options, targets
 from enginewright_cli.preflight.config import ModelOptions
 
 _MISSING: Final = "no such file"
+# claims that stand for folders of this machine
 _CLAIM: Final = "local"
+_SAMPLES_CLAIM: Final = "local-samples"
+_CALIBRATION_CLAIM: Final = "local-calibration"
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,20 @@ class PreflightRequest:
     sent: Path | None = None  # a request that each target answers
     # the steps in the recipe that are on this machine, by their name, which is also that of their claim
     steps: dict[str, Path] = field(default_factory=dict)
+
+    def name_local_files(self, text: str) -> str:
+        """Return a stage's text with the folders of this machine instead of the claims that stand for them."""
+        source = None if "://" in self.source else Path(self.source)
+        claims = {
+            _CLAIM: source,
+            _SAMPLES_CLAIM: self.samples,
+            _CALIBRATION_CLAIM: self.calibration,
+            **self.steps,
+        }
+        for claim, path in claims.items():
+            if path is not None:
+                text = _name_folder(text, claim, path.parent)
+        return text
 
 
 def request(
@@ -58,8 +76,8 @@ def request(
             target_precision=options.precision(model_options.precision),
             runtime_version=model_options.runtime_version,
             target_opset=model_options.target_opset,
-            samples_uri=local_uri(samples) if samples else None,
-            calibration_uri=local_uri(calibration) if calibration else None,
+            samples_uri=local_uri(samples, _SAMPLES_CLAIM) if samples else None,
+            calibration_uri=local_uri(calibration, _CALIBRATION_CLAIM) if calibration else None,
             extensions=tuple(map(options.extension, model_options.extensions or ())),
             processing=processing if processing.steps() else None,
         ),
@@ -69,6 +87,11 @@ def request(
         sent=sent.resolve() if sent else None,
         steps=steps,
     )
+
+
+def _name_folder(text: str, claim: str, folder: Path) -> str:
+    text = text.replace(f"{PVC.prefix}{claim}/", f"{folder.as_posix().rstrip('/')}/")
+    return re.sub(rf"\bclaim {re.escape(claim)}(?![\w-])", lambda _: f"folder {folder}", text)
 
 
 def _targets(

@@ -18,7 +18,13 @@ from enginewright_cli.preflight.options import suggest
 Verdict: TypeAlias = Literal["pass", "warn", "fail"]
 SCHEMA: Final = "enginewright.dev/preflight/v1"
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)  # the worst is last
-_REMEDIES: Final = {  # outside a cluster
+# outside a cluster, instead of the reason's remedy, which names objects of one
+_USUAL_REMEDIES: Final = {
+    Reason.BUILD_FAILED: "replace the operators that the builder rejects, or choose another target",
+    Reason.PROVIDER_REFUSED: "choose another target",
+    Reason.SOURCE_UNREACHABLE: "check the path or address, and that this machine reaches it",
+}
+_REMEDIES: Final = {  # outside a cluster, instead of any
     Reason.STORE_UNAVAILABLE: "set TMPDIR to a writable folder",
     Reason.STORAGE_FULL: (
         "free space in the folder for temporary files, or set TMPDIR to a writable folder with more"
@@ -310,7 +316,11 @@ def worst(verdicts: tuple[Verdict, ...]) -> Verdict:
 
 def advice(finding: Finding) -> str:
     """Return the remedy for a finding outside a cluster."""
-    return _REMEDIES.get(finding.reason, finding.advice)
+    if finding.remedy in {None, finding.reason.remedy}:
+        usual = _USUAL_REMEDIES.get(finding.reason, finding.advice)
+    else:
+        usual = finding.advice
+    return _REMEDIES.get(finding.reason, usual)
 
 
 def make_found(finding: Finding, stage: str, targets: tuple[str, ...]) -> Found:

@@ -146,7 +146,8 @@ class _Build:
             )
         began = time.monotonic()
         types: dict[str, TensorType] = {}
-        answer = self._attempts.build(self._model, _MODEL_ENGINE, self._sizes(), (0, 90))
+        complete = context.without_passed(self._model)
+        answer = self._attempts.build(complete, _MODEL_ENGINE, self._sizes(), (0, 90))
         if not answer.built:
             answer = self._build_expanded(answer)
         if answer.built:
@@ -192,9 +193,8 @@ class _Build:
             if not changed.changes:
                 return refused
             nodes = changed.changes[0].nodes
-            answer = self._attempts.build(
-                graphs.parse(path), _MODEL_ENGINE, self._sizes(), (45, 90)
-            )
+            expanded = context.without_passed(graphs.parse(path))
+            answer = self._attempts.build(expanded, _MODEL_ENGINE, self._sizes(), (45, 90))
         except StageFailure as failure:
             _log.info("%s", failure.message)
             return refused

@@ -33,6 +33,7 @@ from enginewright_runtime.graph.shapes import opt_sample
 from enginewright_runtime.proof.golden_run import run_sample
 from enginewright_runtime.session.arrays import Arrays, read_arrays
 from enginewright_runtime.session.base import RECORD_ASSIGNMENT
+from enginewright_runtime.session.optimization import LOWEST
 from enginewright_runtime.session.reference import load_reference
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.signature import read_signature
@@ -70,11 +71,11 @@ def profile(model: Path, inputs: Path, folder: str) -> tuple[NodeCost, ...]:
     """Profile. Called in a child process."""
     samples = read_arrays(inputs)
     feeds = samples[opt_sample(list(samples))]
-    options = ort.SessionOptions()
-    options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
-    options.enable_profiling = True
-    options.profile_file_prefix = f"{folder}/run"
-    session = load_reference(model, "BASIC", options)
+    try:
+        session = load_reference(model, "BASIC", _options(folder))
+    except SessionError:
+        # so it is served at this level too
+        session = load_reference(model, LOWEST, _options(folder))
     counts = Counter(
         format_label(node.name, node.op_type)
         for subgraph in session.get_provider_graph_assignment_info()
@@ -93,6 +94,14 @@ def profile(model: Path, inputs: Path, folder: str) -> tuple[NodeCost, ...]:
     ]
     removed = [NodeCost(label=name, count=0, share=0.0) for name in _find_removed(model, counts)]
     return (*costs, *removed)
+
+
+def _options(folder: str) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
+    options.enable_profiling = True
+    options.profile_file_prefix = f"{folder}/run"
+    return options
 
 
 @dataclass

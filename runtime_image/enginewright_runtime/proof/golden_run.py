@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
+import onnxruntime as ort
 from enginewright_contract.manifest import OutputParity, VaryingOutput
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import Recipe
@@ -30,7 +31,7 @@ from enginewright_runtime.session import loading
 from enginewright_runtime.session.arrays import Arrays, read_arrays, write_arrays
 from enginewright_runtime.session.datatypes import BF16
 from enginewright_runtime.session.loading import find
-from enginewright_runtime.session.optimization import below
+from enginewright_runtime.session.optimization import above, below
 from enginewright_runtime.session.reference import allow_unreleased
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import in_memory, type_name
@@ -77,6 +78,7 @@ class GoldenRun:
     refusal: str | None = None  # why a `JudgedRun` has no result; text that follows "the model"
     samples: int = 0  # that were run
     level: str | None = None  # of graph optimizations
+    lowered: str | None = None  # why not the highest, where ONNX Runtime refuses the model at that
     parity: tuple[OutputParity, ...] = ()  # of every output
     failed: Disagreement | None = None  # of the first comparison that failed
     max_abs_error: float | None = None  # of the first comparison, if there were numbers
@@ -271,6 +273,12 @@ def _at_the_right_level(backend: str, judge: Callable[[str | None], GoldenRun]) 
     Return the result at the first level at which the outputs agree, otherwise at the highest.
     """
     first = judge(None)
+    if first.level is not None and (refused := [*above(first.level)]):
+        first = replace(
+            first,
+            lowered=f"ONNX Runtime {ort.__version__} refuses the model at graph optimization"
+            f" {', '.join(refused)}; backend {backend} runs it at {first.level}",
+        )
     if first.failed is None or first.level is None or not find(backend).optimized:
         return first
     for level in below(first.level):

@@ -145,7 +145,8 @@ CHECKER: Final = _warning(
 )
 DECLARED_SHAPES: Final = _warning(
     "declared-output-shape",
-    "outputs whose shape differs from the declared one, when the model runs once at its smallest sizes",
+    "outputs whose shape differs from the declared one, when the model runs at its smallest sizes, or with a"
+    " batch larger by one",
     "export again with these dimensions dynamic: clients, simplifiers and engine builders trust the"
     " declared shape",
     "onnxruntime, execution_frame.cc, VerifyOutputSizes (issue 12284); docs/IR.md of onnx",

@@ -21,6 +21,12 @@ LEVELS: Final = {  # highest first
 LOWEST: Final = "DISABLE"
 
 
+def above(level: str) -> Iterator[str]:
+    """Yield the levels above `level`, highest first."""
+    names = list(LEVELS)
+    yield from names[: names.index(level)]
+
+
 def below(level: str) -> Iterator[str]:
     """Yield the levels below `level`, highest first."""
     names = list(LEVELS)

@@ -16,9 +16,10 @@ from onnx.external_data_helper import load_external_data_for_tensor, uses_extern
 
 from enginewright_runtime.core.labels import CONTEXT_OP
 from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.constants import constant_tensor
 from enginewright_runtime.graph.raw.storage import LARGEST_INSIDE
 from enginewright_runtime.graph.scoped.parts import CONSTANT, TensorType
-from enginewright_runtime.graph.scoped.scopes import Scope
+from enginewright_runtime.graph.scoped.scopes import Node, Scope
 from enginewright_runtime.tensorrt.flavor import Flavor
 
 CONTEXT_DOMAIN: Final = "com.microsoft"
@@ -37,14 +38,35 @@ class Context:
     outputs: tuple[str, ...]
 
 
+def without_passed(model: ModelProto) -> ModelProto:
+    """Return the model, or a copy without the outputs that no node computes: inputs and constants.
+
+    An engine has no name for them, and the model around it has them without an engine.
+    """
+    passed = _find_passed(model)
+    if not passed:
+        return model
+    copy = graphs.copy_of(model)
+    graphs.keep(copy.graph.output, lambda value: value.name not in passed)
+    return copy
+
+
+def _find_passed(model: ModelProto) -> frozenset[str]:
+    computed = {
+        name for node in model.graph.node if node.op_type != CONSTANT for name in node.output
+    }
+    return frozenset(value.name for value in model.graph.output) - computed
+
+
 def whole(model: ModelProto, name: str, file: str) -> Context:
     """Return the context of an engine of the complete model."""
+    passed = _find_passed(model)
     return Context(
         name,
         file,
         tuple(range(len(model.graph.node))),
         tuple(spec.name for spec in graphs.inputs_of(model)),
-        tuple(value.name for value in model.graph.output),
+        tuple(value.name for value in model.graph.output if value.name not in passed),
     )
 
 
@@ -92,6 +114,12 @@ def compose(
     for item in scope.nodes:
         if item.proto.op_type == CONSTANT and not item.is_read():
             item.remove()
+        elif scope in _readers(item) and (tensor := constant_tensor(item.proto)) is not None:
+            # TensorRT's provider loads no node beside an engine
+            weight = graphs.copy_of(tensor)
+            weight.name = item.proto.output[0]
+            item.remove()
+            scope.add_weight(weight)
     if scope.order() is None:
         return None
     scope.sort()
@@ -115,6 +143,10 @@ def compose(
     if all(entry.domain != CONTEXT_DOMAIN for entry in composed.opset_import):
         composed.opset_import.append(helper.make_opsetid(CONTEXT_DOMAIN, _CONTEXT_VERSION))
     return composed
+
+
+def _readers(item: Node) -> set[Node | Scope]:
+    return {reader for value in item.produces() for reader in value.readers}
 
 
 def save(model: ModelProto, source: Path, folder: Path) -> list[str]:

@@ -103,7 +103,7 @@ def failure(answer: BuildResult, about: Circumstances) -> StageFailure:
             Reason.SHAPE_PROFILE_MISSING,
             f"{about.title} needs a shape profile of input {', '.join(answer.unprofiled)}",
             remedy="add it to spec.shapes with min, opt and max; if its values are sizes, also with"
-            ' range: {low: "1", high: "640"}',
+            ' range: {low: "1", high: "640"} (preflight: --shapes INPUT=MIN:OPT:MAX@1..640)',
         )
     text = "\n".join(answer.errors)
     if any(sign in text for sign in _NO_HOST_MEMORY):
@@ -124,12 +124,13 @@ def out_of_memory(doing: str) -> StageFailure:
 
 def describe_unsupported(errors: Sequence[ParserError], about: Circumstances) -> StageFailure:
     """Return the failure of a model without any supported part that is worth an engine."""
-    nodes = tuple(dict.fromkeys(about.label(error) for error in errors))
+    nodes = tuple(dict.fromkeys(about.label(error) for error in errors if error.is_named))
     plugin = any(NO_PLUGIN in error.message for error in errors)
     return StageFailure(
         Reason.UNSUPPORTED_OPERATOR,
         f"{about.title} has no implementation of {name_nodes(list(nodes)) or 'this model'}"
-        + (", nor a plugin" if plugin else ""),
+        + (", nor a plugin" if plugin else "")
+        + (f": {sentence(errors[0].message)}" if errors and not nodes else ""),
         nodes=nodes,
     )
 
@@ -159,7 +160,7 @@ def _describe_unparsed(answer: BuildResult, about: Circumstances) -> StageFailur
     if missing := [error for error in answer.parser if error.unsupported]:
         return describe_unsupported(missing, about)
     # an error of the complete model names no node
-    nodes = tuple(about.label(error) for error in answer.parser if error.name or error.operator)
+    nodes = tuple(about.label(error) for error in answer.parser if error.is_named)
     why = answer.parser[0].message if answer.parser else (messages or ["it gives no reason"])[-1]
     at = f" at {name_nodes(list(nodes))}" if nodes else ""
     return StageFailure(
@@ -252,15 +253,25 @@ def _of_workspace(errors: Sequence[str], about: Circumstances) -> StageFailure:
 
 
 def _without_device(answer: BuildResult, about: Circumstances) -> StageFailure:
-    codes = {code for error in answer.errors for match in _CUDA.findall(error) for code in match}
-    if not codes:
+    if not _cuda_codes(answer.errors):
         return StageFailure(
             Reason.BUILD_FAILED, f"{about.title} cannot build the model and gives no reason"
         )
-    reason = Reason.DRIVER_TOO_OLD if _DRIVER_TOO_OLD in codes else Reason.DRIVER_MISSING
+    return without_driver(about.title, answer.errors)
+
+
+def without_driver(title: str, errors: Sequence[str]) -> StageFailure:
+    """Return the failure of a library that cannot use the device, with what it logged."""
+    too_old = _DRIVER_TOO_OLD in _cuda_codes(errors)
+    why = sentence(errors[-1]) if errors else "it gives no reason"
     return StageFailure(
-        reason, f"{about.title} cannot use the device: {sentence(answer.errors[-1])}"
+        Reason.DRIVER_TOO_OLD if too_old else Reason.DRIVER_MISSING,
+        f"{title} cannot use the device: {why}",
     )
+
+
+def _cuda_codes(errors: Sequence[str]) -> set[str]:
+    return {code for error in errors for match in _CUDA.findall(error) for code in match}
 
 
 def _without_folder(text: str) -> str:

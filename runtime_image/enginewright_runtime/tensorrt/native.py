@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from enginewright_runtime.graph.scoped.parts import TensorProfile
+from enginewright_runtime.tensorrt import diagnosis
 from enginewright_runtime.tensorrt import flavor as flavors
 from enginewright_runtime.tensorrt.layers import of_network
 from enginewright_runtime.tensorrt.plugins import load as load_libraries
@@ -51,7 +52,7 @@ def build(
     trt = flavors.load(flavor, version)
     with log.open("a") as sink:
         logger = logger_of(trt, sink)
-        builder = trt.Builder(logger)
+        builder = open_builder(trt, flavor, logger)
         load_libraries(trt, logger, plugins)
         network = builder.create_network(network_flags(trt, flavor))
         parser = trt.OnnxParser(network, logger)
@@ -96,20 +97,22 @@ def _finish(result: BuildResult, logger: Any) -> BuildResult:  # noqa: ANN401 - 
 
 def load_plugins(*, backend: str, version: str, plugins: Sequence[Path], log: Path) -> None:
     """Load libraries with plug-ins, to check that this works; arguments as in `build`."""
-    trt = flavors.load(flavors.find(backend), version)
+    flavor = flavors.find(backend)
+    trt = flavors.load(flavor, version)
     with log.open("a") as sink:
         logger = logger_of(trt, sink)
-        builder = trt.Builder(logger)  # which makes the logger the library's
+        builder = open_builder(trt, flavor, logger)  # which makes the logger the library's
         load_libraries(trt, logger, plugins)
         del builder
 
 
 def inspect(*, backend: str, version: str, engine: Path, log: Path, plugins: Sequence[Path]) -> str:
     """Load an engine on its device; return its inspector's JSON, empty if it cannot be loaded."""
-    trt = flavors.load(flavors.find(backend), version)
+    flavor = flavors.find(backend)
+    trt = flavors.load(flavor, version)
     with log.open("a") as sink:
         logger = logger_of(trt, sink)
-        runtime = trt.Runtime(logger)
+        runtime = _open(trt.Runtime, "deserialize_cuda_engine", flavor, logger)
         load_libraries(trt, logger, plugins)
         loaded = runtime.deserialize_cuda_engine(engine.read_bytes())
         if loaded is None:
@@ -122,15 +125,31 @@ def merge_timings(
     *, backend: str, version: str, timings: Sequence[Path], target: Path, log: Path
 ) -> bool:
     """Write all timings of several files to `target`, if they can be merged; return whether they were."""
-    trt = flavors.load(flavors.find(backend), version)
+    flavor = flavors.find(backend)
+    trt = flavors.load(flavor, version)
     with log.open("a") as sink:
-        config = trt.Builder(logger_of(trt, sink)).create_builder_config()
+        config = open_builder(trt, flavor, logger_of(trt, sink)).create_builder_config()
         first, *others = (config.create_timing_cache(timing.read_bytes()) for timing in timings)
         done = [first.combine(item, ignore_mismatch=False) for item in others]
         if not all(done):
             return False
         target.write_bytes(memoryview(first.serialize()))
     return True
+
+
+def open_builder(trt: Any, flavor: flavors.Flavor, logger: Any) -> Any:  # noqa: ANN401 - NVIDIA's
+    """Return the library's builder; raises StageFailure if it makes none, as without a driver."""
+    return _open(trt.Builder, "create_network", flavor, logger)
+
+
+def _open(kind: Any, method: str, flavor: flavors.Flavor, logger: Any) -> Any:  # noqa: ANN401 - NVIDIA's
+    try:
+        opened = kind(logger)
+    except TypeError:  # the bindings' error for a null pointer of the library
+        opened = None
+    if not hasattr(opened, method):
+        raise diagnosis.without_driver(flavor.title, logger.errors)
+    return opened
 
 
 def network_flags(trt: Any, flavor: flavors.Flavor) -> int:  # noqa: ANN401 - NVIDIA's module

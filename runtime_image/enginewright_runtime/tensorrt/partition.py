@@ -1,16 +1,23 @@
 """Which parts of a model the library's parser supports; runs in a child process, as `native` does."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import onnx
+from onnx import ModelProto
 
 from enginewright_runtime.graph.scoped import parts as graph
-from enginewright_runtime.graph.scoped.parts import TensorType
+from enginewright_runtime.graph.scoped.parts import Cutter, Part, TensorType
+from enginewright_runtime.graph.scoped.scopes import Scope
 from enginewright_runtime.tensorrt import flavor as flavors
-from enginewright_runtime.tensorrt.native import logger_of, network_flags, parser_errors
+from enginewright_runtime.tensorrt.native import (
+    logger_of,
+    network_flags,
+    open_builder,
+    parser_errors,
+)
 from enginewright_runtime.tensorrt.plugins import load as load_libraries
 from enginewright_runtime.tensorrt.results import ParserError, SupportedParts
 
@@ -35,38 +42,153 @@ def partition(
     flavor = flavors.find(backend)
     trt = flavors.load(flavor, version)
     proto = onnx.load(model, load_external_data=False)
-    cutter = graph.Cutter(proto, types)
-    parts: list[list[int]] = []
-    errors: tuple[ParserError, ...] | None = None
     with log.open("a") as sink:
         logger = logger_of(trt, sink)
-        builder = trt.Builder(logger)
+        builder = open_builder(trt, flavor, logger)
         load_libraries(trt, logger, plugins)
-        pending = [graph.computing(proto, range(len(proto.graph.node)))]
-        for _ in range(_MAX_QUERIES):
-            if not pending:
-                break
-            candidate = pending.pop()
-            part = cutter.part(candidate)
-            if part is None:
-                continue
+
+        def ask(part: ModelProto) -> _Answer:
             network = builder.create_network(network_flags(trt, flavor))
             parser = trt.OnnxParser(network, logger)
-            supported = parser.supports_model_v2(part.model.SerializeToString(), str(model))
+            supported = parser.supports_model_v2(part.SerializeToString(), str(model))
+            return _Answer(parser, network, supported=bool(supported))
+
+        return _Partitioner(ask, proto, types).run()
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The parser's answer for a part."""
+
+    parser: Any  # NVIDIA's
+    network: Any  # NVIDIA's, which must live as long as the parser
+    supported: bool
+
+
+class _Partitioner:
+    def __init__(
+        self,
+        ask: Callable[[ModelProto], _Answer],
+        proto: ModelProto,
+        types: Mapping[str, TensorType],
+    ) -> None:
+        self._ask_parser = ask
+        self._proto = proto
+        self._cutter = Cutter(proto, types)
+        self._queries = _MAX_QUERIES
+        self._scope = Scope(proto.graph)
+        self._order = self._scope.order() or [*range(len(proto.graph.node))]
+
+    def run(self) -> SupportedParts:
+        parts: list[list[int]] = []
+        errors: list[ParserError] | None = None
+        refused: list[ParserError] = []
+        pending = [graph.computing(self._proto, self._order)]
+        while pending and self._queries > 0:
+            candidate = pending.pop()
+            part = self._cutter.part(candidate)
+            if part is None:
+                continue
+            answer = self._ask(part)
             if errors is None:
-                errors = tuple(
-                    replace(
-                        parser_error,
-                        node=None if parser_error.node is None else part.origin(parser_error.node),
-                    )
-                    for parser_error in parser_errors(parser)
-                )
-            if supported:
+                errors = _errors_of(answer.parser, part)
+            if answer.supported:
                 parts.append(candidate)
                 continue
-            for index in range(parser.num_subgraphs):
-                origins = map(part.origin, parser.get_subgraph_nodes(index))
-                smaller = graph.computing(proto, [node for node in origins if node is not None])
-                if smaller and len(smaller) < len(candidate):
-                    pending.append(smaller)
-    return SupportedParts(tuple(map(tuple, sorted(parts))), errors or ())
+            smaller = self._find_subgraphs(answer.parser, part, candidate)
+            if not smaller:
+                culprits = self._find_culprits(candidate)
+                refused += culprits
+                smaller = self._split_around(candidate, {error.node for error in culprits})
+            pending += smaller
+        named = [error for error in errors or () if error.is_named or not refused]
+        return SupportedParts(tuple(map(tuple, map(sorted, sorted(parts)))), (*named, *refused))
+
+    def _ask(self, part: Part) -> _Answer:
+        self._queries -= 1
+        return self._ask_parser(part.model)
+
+    def _find_subgraphs(
+        self,
+        parser: Any,  # noqa: ANN401 - NVIDIA's parser
+        part: Part,
+        candidate: Sequence[int],
+    ) -> list[list[int]]:
+        subgraphs = []
+        for index in range(parser.num_subgraphs):
+            origins = map(part.origin, parser.get_subgraph_nodes(index))
+            smaller = graph.computing(self._proto, [node for node in origins if node is not None])
+            if smaller and len(smaller) < len(candidate):
+                subgraphs.append(smaller)
+        return subgraphs
+
+    def _find_culprits(self, candidate: Sequence[int]) -> list[ParserError]:
+        """Return the errors of nodes that make the parser refuse the candidate without naming any.
+
+        The last node of its shortest prefix that is refused is one; others with its operator are those
+        that are refused alone.
+        """
+        place = {index: place for place, index in enumerate(self._order)}
+        nodes = sorted(candidate, key=place.__getitem__)
+        supported, refused = 0, len(nodes)  # lengths of prefixes
+        while refused - supported > 1 and self._queries > 0:
+            middle = (supported + refused) // 2
+            if self._find_error(nodes[:middle]) is None:
+                supported = middle
+            else:
+                refused = middle
+        culprit = nodes[refused - 1]
+        error = self._find_error(nodes[:refused])
+        if error is None or self._queries <= 0:
+            return []
+        operator = self._proto.graph.node[culprit].op_type
+        alike = [
+            (index, self._find_error([index]))
+            for index in nodes[refused:]
+            if self._proto.graph.node[index].op_type == operator and self._queries > 0
+        ]
+        return [
+            self._name(index, refusal)
+            for index, refusal in [(culprit, error), *alike]
+            if refusal is not None
+        ]
+
+    def _find_error(self, nodes: Sequence[int]) -> ParserError | None:
+        """Return why the parser refuses these nodes; None if it does not, or if they are no part."""
+        part = self._cutter.part(nodes)
+        if part is None:
+            return None
+        answer = self._ask(part)
+        errors = parser_errors(answer.parser)
+        return None if answer.supported or not errors else errors[0]
+
+    def _name(self, index: int, error: ParserError) -> ParserError:
+        node = self._proto.graph.node[index]
+        return replace(error, node=index, name=node.name, operator=node.op_type)
+
+    def _split_around(self, candidate: Sequence[int], culprits: set[int | None]) -> list[list[int]]:
+        """Return the candidate without these nodes, in groups between which no values go back and forth."""
+        outside = set(range(len(self._proto.graph.node))) - ({*candidate} - culprits)
+        nodes = self._scope.nodes
+        place = {node: index for index, node in enumerate(nodes)}
+        depths: dict[int, int] = {}  # the most nodes outside on a path to the node
+        groups: dict[int, list[int]] = {}
+        for index in self._order:
+            producers = {
+                place[value.producer]
+                for value in nodes[index].consumes()
+                if value.producer in place
+            }
+            depths[index] = max(
+                (depths.get(item, 0) + (item in outside) for item in producers), default=0
+            )
+            if index not in outside:
+                groups.setdefault(depths[index], []).append(index)
+        return [*groups.values()] if culprits else []
+
+
+def _errors_of(parser: Any, part: Part) -> list[ParserError]:  # noqa: ANN401 - NVIDIA's parser
+    return [
+        replace(error, node=None if error.node is None else part.origin(error.node))
+        for error in parser_errors(parser)
+    ]

@@ -18,6 +18,11 @@ class ParserError:
     message: str
 
     @property
+    def is_named(self) -> bool:
+        """Whether the parser says which node it is."""
+        return bool(self.name or self.operator)
+
+    @property
     def unsupported(self) -> bool:
         """Whether the node has no implementation, rather than being invalid."""
         return self.code.startswith(_UNSUPPORTED) or NO_PLUGIN in self.message

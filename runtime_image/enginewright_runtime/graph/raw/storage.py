@@ -14,7 +14,7 @@ from google.protobuf.message import EncodeError
 from onnx import ModelProto
 
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw import graphs, small_tensors
 
 # A protobuf is limited to 2 GiB, and is in memory several times while it is written and loaded.
 LARGEST_INSIDE: Final = 1 << 30  # bytes of weights in the .onnx file
@@ -32,11 +32,14 @@ def save(model: ModelProto, path: Path) -> None:
 
 
 def loadable(source: Path, out: Path, max_ir_version: int) -> Path:
-    """Return the source, or a copy `out` beside it with an IR version that ONNX Runtime loads."""
+    """Return the source, or a copy `out` beside it that ONNX Runtime loads: of IR version and small tensors."""
     model = graphs.parse(source)
-    if model.ir_version <= max_ir_version:
+    inlined = small_tensors.needs_inlining(model)
+    if model.ir_version <= max_ir_version and not inlined:
         return source
-    model.ir_version = max_ir_version
+    model.ir_version = min(model.ir_version, max_ir_version)
+    if inlined:
+        small_tensors.inline(model, source.parent)
     save(model, out)
     return out
 

@@ -12,6 +12,7 @@ from onnx import ModelProto, NodeProto, helper
 
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.schemas import attribute
+from enginewright_runtime.graph.scoped.function_bodies import inline_functions_with
 from enginewright_runtime.graph.scoped.inference import Sizes
 from enginewright_runtime.graph.scoped.propagation import Array, find_constant_values, infer_fully
 from enginewright_runtime.graph.scoped.scopes import Names, Node, Scope, rename, separate_names
@@ -21,6 +22,7 @@ _ROUNDS: Final = 50  # each may find conditions that the previous one made const
 
 def take_constant_branches(model: ModelProto, sizes: Sizes) -> list[str]:
     """Replace, in place, every If whose condition is the same for all requests, and sort the graph; return their labels."""
+    inline_functions_with(model, {"If"})
     Scope(model.graph).sort()
     changed = separate_names(model)
     names = Names(changed)

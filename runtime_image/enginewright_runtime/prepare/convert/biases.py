@@ -13,11 +13,13 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.constants import Constants
 from enginewright_runtime.graph.raw.schemas import STANDARD
+from enginewright_runtime.graph.scoped.function_bodies import inline_functions_with
 from enginewright_runtime.graph.scoped.scopes import Scope
 
 
 def fold_biases(model: ModelProto, folder: Path) -> list[str]:
-    """Replace such nodes of the main graph by their outputs, in place; return their labels."""
+    """Replace such nodes of the main graph and of functions by their outputs, in place; return their labels."""
+    inline_functions_with(model, {"DequantizeLinear"})
     graph = model.graph
     constants = Constants(graph, folder)
     kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}

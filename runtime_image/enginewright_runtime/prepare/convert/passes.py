@@ -17,10 +17,11 @@ from typing_extensions import override
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import format_count
-from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw import graphs, small_tensors
 from enginewright_runtime.graph.raw.schemas import STANDARD
 from enginewright_runtime.graph.raw.storage import save
 from enginewright_runtime.graph.scoped.branches import take_constant_branches
+from enginewright_runtime.graph.scoped.function_bodies import inline_functions
 from enginewright_runtime.graph.scoped.inference import Sizes
 from enginewright_runtime.graph.scoped.passes import (
     Keep,
@@ -42,7 +43,7 @@ _QUANTIZED: Final = frozenset({"INT8", "FP8"})
 
 
 class ChangeVersions(Pass):
-    """Carries out `plan`: version changes that the runtime needs, or that the spec requests."""
+    """Carries out `plan`: the versions and the form that the runtime needs, or that the spec requests."""
 
     doing = "converting the model"
     order = 10
@@ -63,6 +64,13 @@ class ChangeVersions(Pass):
     def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
         planned = plan(model, self.recipe)
         changes: list[Change] = []
+        if planned.inline:
+            count = small_tensors.inline(model, source.parent)
+            message = (
+                f"moved {format_count(count, 'small tensor')} from external data into the .onnx file:"
+                " ONNX Runtime reads no sizes, axes or scales from external data"
+            )
+            changes.append(change("external-data", message))
         if planned.opset is not None:
             changes += _translate(model, planned.opset, self.recipe)
         if planned.ir_version is not None:
@@ -109,7 +117,7 @@ class NameNodes(Pass):
 
 
 class PreparePrecision(Pass):
-    """Folds batch normalizations, and turns constants into initializers, ahead of a lower precision."""
+    """Inlines functions, folds batch normalizations, and turns constants into initializers, ahead of a lower precision."""
 
     doing = "folding batch normalizations"
     order = 20
@@ -126,6 +134,9 @@ class PreparePrecision(Pass):
     @override
     def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
         changes: list[Change] = []
+        if count := inline_functions(model):
+            message = f"inlined {format_count(count, 'function')}, ahead of a lower precision"
+            changes.append(change("expand", message))
         folded = batch_norms.fold(model, source.parent)
         if nodes := folded.into_convolutions:
             message = (

@@ -18,6 +18,7 @@ from enginewright_runtime.graph.raw.schemas import (
     is_function,
     schema_of,
 )
+from enginewright_runtime.graph.raw.small_tensors import needs_inlining
 from enginewright_runtime.graph.scoped.element_types import types_of
 from enginewright_runtime.graph.scoped.scopes import separate_names
 from enginewright_runtime.prepare.convert.ir_versions import newer_than
@@ -36,11 +37,12 @@ class ConversionPlan:
     opset: int | None = None
     ir_version: int | None = None
     refusal: Finding | None = None
+    inline: bool = False  # whether small tensors move from external data into the .onnx file
 
     @property
     def is_needed(self) -> bool:
-        """Tell whether the runtime refuses the model's own versions."""
-        return self.opset is not None or self.ir_version is not None
+        """Tell whether the runtime refuses the model's own form."""
+        return self.inline or self.opset is not None or self.ir_version is not None
 
 
 def plan(model: ModelProto, recipe: Recipe) -> ConversionPlan:
@@ -63,7 +65,9 @@ def plan(model: ModelProto, recipe: Recipe) -> ConversionPlan:
     if refusal is not None:
         return ConversionPlan(refusal=refusal)
     return ConversionPlan(
-        target if target != opset else None, version if version != model.ir_version else None
+        target if target != opset else None,
+        version if version != model.ir_version else None,
+        inline=needs_inlining(model),
     )
 
 

@@ -34,6 +34,10 @@ from enginewright_runtime.graph.raw.schemas import (
     schema_of,
 )
 from enginewright_runtime.graph.scoped.element_types import format_type
+from enginewright_runtime.graph.scoped.function_bodies import (
+    inline_functions,
+    inline_functions_with,
+)
 from enginewright_runtime.graph.scoped.inference import infer
 from enginewright_runtime.graph.scoped.propagation import (
     Array,
@@ -70,12 +74,13 @@ def translate(model: ModelProto, target: int) -> Done:
     opset = graphs.default_opset(model) or target
     if target < opset and any(_newest(function) > target for function in model.functions):
         # values inside a function have no types, and functions of older opsets are valid
-        model.CopyFrom(inliner.inline_local_functions(model))
+        inline_functions(model)
     return _Translator(model, opset, target, frozenset()).run()
 
 
 def expand(model: ModelProto, operators: Collection[str]) -> Done:
     """Replace every node of these operators by its operator's body, in place; raises TranslationError."""
+    inline_functions_with(model, operators)
     opset = graphs.default_opset(model) or 1
     return _Translator(model, opset, opset, frozenset(operators)).run()
 

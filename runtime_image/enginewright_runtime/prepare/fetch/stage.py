@@ -148,8 +148,12 @@ def _fetch_model(
     model = empty_folder(folder) / MODEL_NAME
     quota = DiskQuota(folder, "a model", _LARGEST_MODEL, {".onnx": graphs.LARGEST_PROTOBUF})
     with fetch_one(source, ".onnx", model, quota) as fetched:
-        if kind := sniff(model):
-            raise StageFailure(Reason.INVALID_MODEL, f"the source is not a model: it is {kind}")
+        if unfit := sniff(model):
+            raise StageFailure(
+                Reason.INVALID_MODEL,
+                f"the source is not a model: it is {unfit.kind}",
+                remedy=unfit.remedy,
+            )
         _check_digest(sha256, fetched, digest_place)
         pinned = _describe_source(source, fetched.archive or fetched.file)
         files = (_list_file(MODEL_NAME, fetched.file), *_external_data(fetched, model, quota))
@@ -248,8 +252,10 @@ def _calibration(open_place: _OpenPlace, paths: Paths, facts: dict[str, Any]) ->
     with _about("calibration data", "see spec.quantization.calibration"):
         source = open_place(CALIBRATION)
         fetched = fetch_all(source, folder, quota)
-        if len(fetched) == 1 and (kind := sniff(folder / fetched[0][0], npz=True)):
-            raise StageFailure(Reason.CALIBRATION_INVALID, f"the file at {source.shown} is {kind}")
+        if len(fetched) == 1 and (unfit := sniff(folder / fetched[0][0], npz=True)):
+            raise StageFailure(
+                Reason.CALIBRATION_INVALID, f"the file at {source.shown} is {unfit.kind}"
+            )
     files = tuple(_list_file(path, copied) for path, copied in fetched)
     digest = model_digest(files)
     facts["calibration"] = {
@@ -289,11 +295,11 @@ def _extension(
         )
         with fetch_one(source, ".so", target, quota) as fetched:
             if fetched.file.sha256 != expected:
-                kind = sniff(target)
+                unfit = sniff(target)
                 raise StageFailure(
                     Reason.DIGEST_MISMATCH,
                     f"{source.shown} has sha256 {fetched.file.sha256}, spec.extensions says"
-                    f" {expected}{f'; it is {kind}' if kind else ''}",
+                    f" {expected}{f'; it is {unfit.kind}' if unfit else ''}",
                     remedy="set the digest of the intended library, or restore that library",
                 )
             return _describe_source(source, fetched.file)

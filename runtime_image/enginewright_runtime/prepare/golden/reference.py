@@ -72,6 +72,7 @@ class Reference:
     findings: list[Finding] = field(default_factory=list)
     parity: list[OutputParity] = field(default_factory=list)  # of a model that is its own source
     level: str | None = None  # of graph optimizations at which its outputs are correct
+    lowered: str | None = None  # why not the highest, where ONNX Runtime refuses the model at that
     varying: tuple[VaryingOutput, ...] = ()  # outputs that differ from run to run of the source
 
     def warn(
@@ -224,7 +225,7 @@ class _GoldenFiles:
             raise StageFailure(Reason.PARITY_FAILED, message)
         if self._converted in {self._source, model}:
             self._made.parity = list(outcome.parity)
-            self._made.level = outcome.level
+            self._made.level, self._made.lowered = outcome.level, outcome.lowered
         self._made.varying = outcome.varying
         for text in outcome.warnings:
             self._made.warn(text)

@@ -41,6 +41,10 @@ from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.session.arrays import map_arrays, read_arrays
 
 _log: Final = logging.getLogger(__name__)
+_OPTIMIZE: Final = (
+    "it is served so, without fused nodes; other programs need the same graph_optimization_level of"
+    " ONNX Runtime's SessionOptions, or a model with the constants folded when exporting"
+)
 _GIVE_SAMPLES: Final = "set spec.parity.samples to inputs that produce elements"
 
 
@@ -69,6 +73,8 @@ class _Golden:
         on_device = self._recipe.backend in DEVICE_BACKENDS
         if self._recipe.backend != "cpu" and not on_device and self._keeps_precision():
             self._judge_backend()
+        if self._made.lowered:
+            self._made.warn(self._made.lowered, Reason.PROVIDER_REFUSED, _OPTIMIZE)
         costs_of_nodes = self._profile()
         kind = "generated" if self._recipe.samples_uri is None else "samples"
         count = len(read_arrays(self._folder / INPUTS))
@@ -134,7 +140,7 @@ class _Golden:
         outcome = self._run_judged(
             "cpu", compared_with, rounding=full and compared_with == "source"
         )
-        self._made.level = outcome.level
+        self._made.level, self._made.lowered = outcome.level, outcome.lowered
         self._refuse(outcome, "the converted model", ORIGIN_NAMES[self._made.origin])
         self._made.parity = list(outcome.parity)
 

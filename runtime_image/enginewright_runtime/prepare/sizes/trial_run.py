@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -36,13 +37,21 @@ def observe(
     return _observe(session, inputs, profiles)[0]
 
 
-def takes_batches(
+@dataclass(frozen=True)
+class BatchTrial:
+    """A run with batches larger than the smallest by one, of a model that runs with the smallest."""
+
+    run: ObservedRun | None = None
+    refused: bool = False  # tried, and it did not run
+
+
+def try_batch(
     session: ort.InferenceSession,
     inputs: Sequence[TensorSpec],
     profiles: Sequence[ShapeProfile],
     batched: Sequence[str],
-) -> bool:
-    """Tell whether a session that runs at the min sizes also runs with batches larger by one."""
+) -> BatchTrial:
+    """Run a session that runs at the min sizes also with batches larger by one, of the inputs `batched`."""
     larger = [
         profile.model_copy(update={"min": (profile.min[0] + 1, *profile.min[1:])})
         if profile.input in batched
@@ -50,7 +59,7 @@ def takes_batches(
         for profile in profiles
     ]
     observed, tried = _observe(session, inputs, larger)
-    return observed is not None or not tried
+    return BatchTrial(observed, refused=observed is None and tried)
 
 
 def _observe(

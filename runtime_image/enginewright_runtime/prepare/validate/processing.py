@@ -23,7 +23,10 @@ from enginewright_runtime.session.samples import type_name
 
 _log: Final = logging.getLogger(__name__)
 _PROTOCOL_NAMES: Final = {type_name(datatype): datatype.name for datatype in DATATYPES}
-_NOT_CONVERTED: Final = "steps are not converted: export it for the runtime image's ONNX Runtime"
+_NOT_CONVERTED: Final = (
+    "steps are not converted: export it for the runtime image's ONNX Runtime, with small tensors"
+    " inside the .onnx file"
+)
 _MISCONNECTED: Final = (
     "values are passed by name: rename inputs and outputs, such as with onnx.compose.add_prefix,"
     " or correct the order in spec.processing"
@@ -76,8 +79,8 @@ def _inspect(name: str, path: Path, recipe: Recipe) -> None:
     if inspected.converted:
         raise StageFailure(
             Reason.OPSET_UNSUPPORTED,
-            f"step {label(name)} has opset {inspected.opset} and IR version"
-            f" {inspected.ir_version}, which ONNX Runtime {recipe.ort_version} does not load",
+            f"step {label(name)}, of opset {inspected.opset} and IR version {inspected.ir_version}, has a"
+            f" form that ONNX Runtime {recipe.ort_version} does not load",
             remedy=_NOT_CONVERTED,
         )
 

@@ -1,6 +1,7 @@
 """Checks whether the runtime image can serve the model, and collects all findings, before conversion."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from enginewright_runtime.prepare.validate.inspection import Inspection, inspect
 from enginewright_runtime.prepare.validate.processing import check_steps
 from enginewright_runtime.prepare.validate.trial import REFERENCE, load_and_run
 from enginewright_runtime.rules import table
+from enginewright_runtime.rules.base import Hit
 from enginewright_runtime.rules.behaviour import ObservedRun, check_declared_shapes, nan_answers
 from enginewright_runtime.rules.text import join_quoted, printable
 from enginewright_runtime.session.extensions.verification import verify_libraries
@@ -34,6 +36,10 @@ _log: Final = logging.getLogger(__name__)
 _EMULATED: Final = "validate-emulated.onnx"  # beside the model
 # of one load: a model that takes longer cannot serve from pods that restart
 _SECONDS: Final = 1800.0
+_KEEP_BATCH: Final = (
+    "export again so that every output has one row for each row of the inputs: a Reshape, Slice or"
+    " Squeeze with constants loses the batch"
+)
 # which reason is reported if there are several: the one to fix first
 _ORDER: Final = (
     Reason.MODEL_TOO_LARGE,
@@ -153,8 +159,9 @@ def _try_session(
         "elsewhere": list(placed.elsewhere),
     }
     facts |= {"shape_nodes": list(trial.shape_nodes), "one_batch": trial.one_batch}
-    if trial.run is not None:
-        facts["run"] = trial.run
+    for name, run in (("run", trial.run), ("batch_run", trial.batch_run)):
+        if run is not None:
+            facts[name] = run
     return list(trial.findings)
 
 
@@ -194,6 +201,8 @@ def _judge_runs(
     sized: Discovered, inspected: Inspection, recipe: Recipe, facts: dict[str, Any]
 ) -> list[Finding]:
     findings = [] if (observed := facts.get("run")) is None else _judge_run(observed, inspected)
+    if (batch_run := facts.get("batch_run")) is not None:
+        findings += _judge_batch(batch_run, inspected)
     fixed = sized.fixed
     if facts.get("one_batch"):
         fixed += tuple(f"{name}[0]" for name in sorted(_find_batched(inspected, recipe)))
@@ -216,14 +225,20 @@ def _judge_run(observed: ObservedRun, inspected: Inspection) -> list[Finding]:
     )
     hits = (
         (table.NAN_ANSWERS, nan_answers(observed, cause)),
-        (
-            table.DECLARED_SHAPES,
-            check_declared_shapes(
-                inspected.inputs, inspected.outputs, frozenset(inspected.ranked_outputs), observed
-            ),
-        ),
+        (table.DECLARED_SHAPES, _find_wrong_shapes(observed, inspected)),
     )
     return [rule.finding(hit) for rule, hit in hits if hit is not None]
+
+
+def _judge_batch(observed: ObservedRun, inspected: Inspection) -> list[Finding]:
+    """Compare the outputs of a larger batch with the declared shapes: an output may keep one row of it."""
+    hit = _find_wrong_shapes(observed, inspected)
+    return [] if hit is None else [table.DECLARED_SHAPES.finding(replace(hit, remedy=_KEEP_BATCH))]
+
+
+def _find_wrong_shapes(observed: ObservedRun, inspected: Inspection) -> Hit | None:
+    ranked = frozenset(inspected.ranked_outputs)
+    return check_declared_shapes(inspected.inputs, inspected.outputs, ranked, observed)
 
 
 def _one_per_rule(findings: list[Finding]) -> list[Finding]:

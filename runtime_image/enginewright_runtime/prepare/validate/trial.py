@@ -17,7 +17,7 @@ from enginewright_runtime.core.ort_messages import is_out_of_memory, plain, stat
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.checker import checker_error
 from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
-from enginewright_runtime.prepare.sizes.trial_run import observe, takes_batches
+from enginewright_runtime.prepare.sizes.trial_run import BatchTrial, observe, try_batch
 from enginewright_runtime.rules import table
 from enginewright_runtime.rules.base import Hit, labels, list_nodes
 from enginewright_runtime.rules.behaviour import ObservedRun
@@ -46,7 +46,8 @@ class LoadResult:
     findings: tuple[Finding, ...]
     shape_nodes: tuple[str, ...]
     placement: SessionPlacement | None = None  # if it loads
-    run: ObservedRun | None = None
+    run: ObservedRun | None = None  # with the smallest sizes
+    batch_run: ObservedRun | None = None  # with a batch larger by one
     one_batch: bool = False  # whether it runs with the smallest batch only
 
 
@@ -65,15 +66,18 @@ def load_and_run(
     try:
         loaded = loading.create(REFERENCE, path)
     except SessionError as error:
-        return LoadResult((*findings, _refusal(path, str(error))), shapes)
+        refusal = _refusal(path, str(error))
+        if refusal.reason is Reason.INVALID_MODEL:
+            findings.clear()  # the checker's finding says that the model can be served
+        return LoadResult((*findings, refusal), shapes)
     findings += _unservable(loaded)
     observed = observe(loaded.session, inputs, profiles)
-    one_batch = (
-        observed is not None
-        and bool(batched)
-        and not takes_batches(loaded.session, inputs, profiles, batched)
+    batch = BatchTrial()
+    if observed is not None and batched:
+        batch = try_batch(loaded.session, inputs, profiles, batched)
+    return LoadResult(
+        tuple(findings), shapes, loaded.placement, observed, batch.run, one_batch=batch.refused
     )
-    return LoadResult(tuple(findings), shapes, loaded.placement, observed, one_batch)
 
 
 def _unservable(loaded: LoadedModel) -> list[Finding]:
