@@ -149,5 +149,5 @@ def test_golden_samples_show_vectors_as_long_as_the_text() -> None:
     ]
     served = steps(outputs=[scores])
     assert find(served, samples[0], pooling="None").output == "scores"
-    with pytest.raises(StageFailure, match="vectors in output 'scores' .* have sizes 3, 8"):
+    with pytest.raises(StageFailure, match=r"vectors in output 'scores' .* have sizes 3, 8"):
         find(served, *samples, pooling="None")
