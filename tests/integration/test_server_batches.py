@@ -183,22 +183,35 @@ def detector() -> onnx.ModelProto:
     )
 
 
+def scaler() -> onnx.ModelProto:
+    """Return x [batch, 4] -> y [batch, 4], where all rows are divided if any has a value above one, as of an image."""
+    return parse_text(
+        """(float[batch, 4] x) => (float[batch, 4] y) <float least = {1}, float most = {255}> {
+        largest = ReduceMax <keepdims = 0> (x) is_large = Greater(largest, least)
+        y = If (is_large) <then_branch = divide () => (float[batch, 4] parts) { parts = Div(x, most) },
+        else_branch = keep () => (float[batch, 4] same) { same = Identity(x) }> }"""
+    )
+
+
 # fault: Outputs | the number of an output's rows depends on values, and is that of the inputs in all golden samples |
 #   such models get no batches | prevented
-def test_outputs_whose_sizes_depend_on_values_are_not_divided(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("model", "operator"), [(detector(), "Compress"), (scaler(), "If")])
+def test_outputs_whose_sizes_depend_on_values_are_not_divided(
+    model: onnx.ModelProto, operator: str, tmp_path: Path
+) -> None:
     """All golden samples have one value above one, of two requests the first has two, the other none."""
     sample = np.array([[0.1, 2, 0.2, 0.3], [0.2, 0.1, 3, 0.1]], np.float32)
-    task, session = write_served(tmp_path, detector(), sample, batch_delay_seconds=0.2)
+    task, session = write_served(tmp_path, model, sample, batch_delay_seconds=0.2)
     task = task.model_copy(update={"batch_delay_seconds": 0.2})
-    given = [np.array([row], np.float32) for row in ([2, 3, 0, 0], [0, 0, 0, 0])]
+    given = [np.array([row], np.float32) for row in ([2, 3, 0, 0], [0, 0.5, 0, 0])]
     with Server(tmp_path, task, before=BATCHES_PAY) as server, ThreadPoolExecutor(2) as pool:
         report = batching(server)
         answers = list(pool.map(lambda x: server.post(*binary_inputs(x=x)), given))
     assert report["max_size"] == 1
-    assert report["off"] == "the sizes of output 'y' depend on values: unnamed (Compress)"
+    assert report["off"] == f"the sizes of output 'y' depend on values: unnamed ({operator})"
     for array, answer in zip(given, answers, strict=True):
         (expected,) = session.run(None, {"x": array})
-        assert np.frombuffer(answer.tensors(), np.float32).tolist() == expected.tolist()
+        assert np.frombuffer(answer.tensors(), np.float32).tolist() == expected.ravel().tolist()
 
 
 def test_rows_with_a_common_scale_are_not_batched(tmp_path: Path) -> None:

@@ -135,3 +135,19 @@ def test_golden_samples_show_an_output_that_has_other_rows_than_the_mask() -> No
         with pytest.raises(StageFailure, match="golden sample 's'") as refusal:
             find(served, sample, output="states")
         assert problem in refusal.value.cause
+
+
+def test_golden_samples_show_vectors_as_long_as_the_text() -> None:
+    scores = Argument("scores", "tensor(float)", ["n", "tokens"])
+    samples = [
+        GoldenSample(
+            str(length),
+            dict.fromkeys(("input_ids", "attention_mask"), np.ones((1, length), np.int64)),
+            {"scores": np.ones((1, length), np.float32)},
+        )
+        for length in (8, 3)
+    ]
+    served = steps(outputs=[scores])
+    assert find(served, samples[0], pooling="None").output == "scores"
+    with pytest.raises(StageFailure, match=r"vectors in output 'scores' .* have sizes 3, 8"):
+        find(served, *samples, pooling="None")

@@ -67,6 +67,13 @@ def test_a_pooled_output_is_only_normalized() -> None:
     assert vectors.dtype == np.float32
 
 
+def test_vectors_whose_squares_exceed_single_floats_get_the_length_one() -> None:
+    values = np.array([[3e30, 4e30]], np.float32)
+    vectors = pool(values, np.ones((1, 1), np.int64), "None", normalize=True)
+    np.testing.assert_allclose(vectors, [[0.6, 0.8]], rtol=1e-6)
+    assert vectors.dtype == np.float32
+
+
 def test_a_text_without_tokens_is_the_fault_of_its_client() -> None:
     with pytest.raises(RequestError, match="makes no tokens of this text") as refusal:
         pool(np.ones((1, 2, 3), np.float32), np.zeros((1, 2), np.int64), "Mean", normalize=True)

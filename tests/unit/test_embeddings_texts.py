@@ -48,7 +48,9 @@ class Setting:
         inference = SimpleNamespace(note_refusal=lambda _, error: self.refused.append(error))
         self._texts = np.array(texts, object)
         self._connection: Any = SimpleNamespace(
-            respond=lambda _, response: self.answers.append(response), reserve=lambda *_: True
+            respond=lambda _, response: self.answers.append(response),
+            reserve=lambda *_: True,
+            abort=self.request.abandon,
         )
         self._embeddings = HttpEmbeddings(
             TASK,
@@ -182,3 +184,12 @@ def test_texts_of_a_client_that_has_left_are_dropped_and_its_memory_is_released(
         assert setting.released == 0
         setting.submitted.pop()[0].release()
     assert (setting.released, setting.answers, setting.held) == (1, [], 0)
+
+
+def test_a_text_whose_answer_closes_the_connection_holds_no_memory(setting: Setting) -> None:
+    setting.submitted.pop()[0].abort()
+    assert setting.abandoned == [True] * (AT_ONCE - 1)
+    while setting.submitted:
+        setting.submitted.pop()[0].release()
+    assert (setting.answers, setting.held) == ([], 0)
+    assert setting.released > 0

@@ -43,6 +43,12 @@ def find(nodes: str, constants: str = "", outputs: str = "float[m] y") -> dict[s
             else_branch = b () => (int64[k] p) { p = Identity(ids) }>""",
             "NonZero",
         ),
+        (
+            """some = ReduceMax<keepdims = 0>(ids) large = Greater(some, one)
+            y = If(large) <then_branch = a () => (float[k, n] o) { o = Relu(x) },
+            else_branch = b () => (float[k, n] p) { p = Concat<axis = 1>(x, x) }>""",
+            "If",
+        ),
     ],
 )  # fmt: skip
 def test_sizes_that_depend_on_values_are_named_with_their_node(nodes: str, operator: str) -> None:
@@ -63,6 +69,9 @@ def test_sizes_that_depend_on_values_are_named_with_their_node(nodes: str, opera
         "places = NonZero(x) y = Relu(x)",
         """y = Loop(count, true_) <body = body (int64 turn, bool go) => (bool go_on, float out) {
         go_on = Identity(go) out = Cast<to = 1>(turn) }>""",
+        """size = Shape(x) long = Gather(size, place) large = Greater(long, one)
+        y = If(large) <then_branch = a () => (float[k, n] o) { o = Relu(x) },
+        else_branch = b () => (float[k, n] p) { p = Concat<axis = 1>(x, x) }>""",
     ],
 )
 def test_sizes_that_follow_from_the_sizes_of_inputs_are_not_named(nodes: str) -> None:

@@ -1,7 +1,7 @@
 """Finds outputs whose sizes depend on the values of inputs, such as the boxes that a detector keeps. Pure graph analysis.
 
 Golden samples cannot show it where they all happen to have one size; and a batch of such outputs cannot be divided
-among its requests. In doubt, a size depends on values.
+among its requests. In doubt, a size depends on values: an If takes one branch for all rows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,9 +16,9 @@ from enginewright_runtime.graph.scoped.scopes import Node, Scope, Value
 
 # how many elements an output has depends on the values of any input
 _SELECTING: Final = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"})
-_FIRST: Final = ("BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow", "Loop")
+_FIRST: Final = ("BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow", "If", "Loop")
 _SECOND: Final = ("AffineGrid", "CenterCropPad", "DFT", "Expand", "OneHot", "Pad", "Reshape")
-# places of the inputs whose values are sizes
+# places of the inputs whose values are sizes, or choose among them
 _SIZES: Final[dict[str, tuple[int, ...]]] = {
     **dict.fromkeys(_FIRST, (0,)),
     **dict.fromkeys((*_SECOND, "Split", "SplitToSequence", "Tile", "TopK", "Upsample"), (1,)),

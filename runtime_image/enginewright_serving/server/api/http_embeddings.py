@@ -234,8 +234,9 @@ class _Texts:
         self._stop()
         self._responder.fail(self._of_text(error, text.index))
 
-    def abort(self) -> None:
-        """Close the connection."""
+    def abort(self, text: "_Text") -> None:
+        """Close the connection, which could not be answered."""
+        self.leave(text)
         self._stop()
         self._responder.abort()
 
@@ -277,4 +278,4 @@ class _Text:
         self._texts.leave(self)
 
     def abort(self) -> None:
-        self._texts.abort()
+        self._texts.abort(self)

@@ -31,7 +31,8 @@ def pool(
         else:
             vectors = np.stack(list(map(_POOLS[pooling], values, kept)))
         if normalize:
-            norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+            # in double precision, as single floats cannot hold the squares of large values
+            norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
             vectors /= np.maximum(norms, _LEAST_NORM)
     if not np.isfinite(vectors).all():
         raise RequestError(500, "the model's output for this text has infinities or NaN")

@@ -2,7 +2,8 @@
 
 The arena keeps as much as the largest run took, outputs included. A run that shrinks it frees what is unused then, so the
 first run after a pause without large ones does, once their outputs are sent: a model whose usual runs are large keeps
-its memory, and the sidecar's golden inferences come also without clients.
+its memory, and the sidecar's golden inferences come also without clients. A run that fails counts as large: a text of
+many tokens takes gigabytes before the model refuses it.
 """
 
 import time
@@ -28,7 +29,8 @@ class Arena:
         self._shrinks = isinstance(session, ort.InferenceSession) and session.get_providers() == [
             "CPUExecutionProvider"
         ]
-        self._large_at = 0.0  # when the last large run ended, unless the arena was shrunk since
+        # when the last large run ended, or one failed, unless the arena was shrunk since
+        self._large_at = 0.0
         self._outputs: list[weakref.ref[Any]] = []  # of it
 
     def prepare_options(self) -> ort.RunOptions:
@@ -51,4 +53,9 @@ class Arena:
         given = [value for value in inputs if isinstance(value, np.ndarray)]
         if sum([array.nbytes for array in (*given, *arrays)]) > _LARGE:
             self._outputs = [weakref.ref(array) for array in arrays]
+            self._large_at = time.monotonic()
+
+    def remember_failure(self) -> None:
+        """Remember a run that has failed, of which nothing shows how much it took."""
+        if self._shrinks:
             self._large_at = time.monotonic()

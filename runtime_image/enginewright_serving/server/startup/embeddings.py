@@ -68,12 +68,17 @@ def find_embeddings(
         size=max((0, *output.shape[-1:])),
         task=task,
     )
+    sizes = set()
     for sample in samples:
         values = sample.expected.get(output.name)
-        if values is not None and (
-            problem := describe_misfit(values, sample.feeds[mask.name], task.pooling)
-        ):
+        if values is None:
+            continue
+        if problem := describe_misfit(values, sample.feeds[mask.name], task.pooling):
             raise _refuse(f"golden sample {sample.name!r}: {problem}")
+        sizes.add(values.shape[-1])
+    if len(sizes) > 1:
+        shown = ", ".join(map(str, sorted(sizes)))
+        raise _refuse(f"vectors in output {output.name!r} of golden samples have sizes {shown}")
     return embeddings
 
 

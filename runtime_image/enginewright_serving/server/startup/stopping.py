@@ -49,6 +49,7 @@ class StoppableSession:
         try:
             results = run(outputs, feeds, options)
         except Exception as error:
+            self._arena.remember_failure()
             if options.terminate:
                 took = time.monotonic() - began
                 raise StoppedError(f"the run was stopped after {took:.3g} s") from error
