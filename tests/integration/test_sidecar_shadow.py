@@ -383,6 +383,8 @@ def test_clients_notice_no_fault_of_a_canary(mode: str, place: int, pod: Pod) ->
         answered = count_by_code(server, "enginewright_requests_total")
         sent = request(server, ROW)
         assert send(server, sent, 50, pause=0.01) < NOTICED
+        if mode == "hangs":
+            time.sleep(PATIENCE)  # polls meanwhile would delay the next copy, as the sidecar's work
         sidecar.until(lambda: counts(sidecar)[place] > 0, f"counted as {place}")
         assert canary.bodies > 0
         assert send(server, sent, 50, pause=0.01) < NOTICED
