@@ -38,6 +38,7 @@ from enginewright_serving.transport.timed_connection import (
     HEAD,
     TimedConnection,
 )
+from enginewright_serving.transport.unacknowledged import count_unacknowledged
 from enginewright_serving.transport.unread_response import UnreadResponse
 
 if TYPE_CHECKING:
@@ -518,7 +519,8 @@ class Connection(TimedConnection):
         else:
             self._outgoing.cut((head, *parts))
             self._encrypt(transport)
-        self._outgoing.charge(response, is_paused=self._writing_paused)
+        unread = count_unacknowledged(transport) if self._writing_paused else 0
+        self._outgoing.charge(response, unread)
         return not transport.is_closing()
 
     def _encrypt(self, transport: asyncio.Transport) -> None:
