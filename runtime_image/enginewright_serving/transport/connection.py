@@ -98,6 +98,9 @@ class Connection(TimedConnection):
         self._incoming.close()
         self._outgoing.close()
         self._state = CLOSING
+        self._overhead = (
+            None  # which refers to the transport, and that to this: they would never be freed
+        )
         self._transport = None
         self._request = None
         self._body_view = None
