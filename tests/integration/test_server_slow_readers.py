@@ -23,6 +23,8 @@ LEAST = 128 * 1024  # bytes per second
 READ = 4 * LEAST  # a third of the kernel's buffer takes several seconds
 CHUNK = 16 * 1024
 LARGEST_WINDOW = 2**31 - 1
+PIPELINED = 30  # requests for a megabyte each: several times what the buffers of the kernel take
+PAUSE = 0.4  # seconds: several sweeps, but less than `transfer_window`
 
 
 server = share_server(
@@ -80,6 +82,19 @@ def test_a_response_that_is_read_slowly_comes_whole(server: Server) -> None:
     for client in clients:
         client.close()
     assert min(taken) >= LENGTH
+
+
+def test_a_client_that_pipelines_has_its_time_for_what_it_has_not_read(server: Server) -> None:
+    document, tensors = binary_inputs(size=np.array([ELEMENTS // 5]))
+    request = server.infer_request(document, tensors)
+    last = server.infer_request(document, tensors, headers={"Connection": "close"})
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        client.sendall(request * (PIPELINED - 1) + last)
+        time.sleep(PAUSE)
+        with client.makefile("rb") as stream:
+            received = stream.read()
+    assert received.count(b"HTTP/1.1 200") == PIPELINED
+    assert len(received) > PIPELINED * LENGTH // 5
 
 
 @pytest.mark.parametrize("protocol", ASKED)

@@ -200,6 +200,24 @@ def test_a_golden_inference_that_waits_to_be_alone_lets_no_request_expire(
     long.finish()
 
 
+def test_a_golden_inference_whose_client_has_left_holds_up_no_request() -> None:
+    queue = JobQueue(BatchLimits(), 2)
+    long, idle = Thread(queue, 0), Thread(queue, 1)
+    queue.put(job())
+    long.take()
+    golden, request = job(reserved=True), job()
+    queue.put(golden)
+    idle.begin()
+    until(lambda: waiting(queue) == 1)
+    golden.call.abandoned = True
+    queue.put(request)
+    assert idle.taken.wait(20)
+    idle.finish()
+    assert idle.take() == [request]
+    idle.finish()
+    long.finish()
+
+
 def test_a_golden_inference_that_is_alone_lets_no_request_expire(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

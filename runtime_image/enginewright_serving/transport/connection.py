@@ -38,6 +38,7 @@ from enginewright_serving.transport.timed_connection import (
     HEAD,
     TimedConnection,
 )
+from enginewright_serving.transport.unacknowledged import count_unacknowledged
 from enginewright_serving.transport.unread_response import UnreadResponse
 
 if TYPE_CHECKING:
@@ -97,6 +98,9 @@ class Connection(TimedConnection):
         self._incoming.close()
         self._outgoing.close()
         self._state = CLOSING
+        self._overhead = (
+            None  # which refers to the transport, and that to this: they would never be freed
+        )
         self._transport = None
         self._request = None
         self._body_view = None
@@ -518,7 +522,8 @@ class Connection(TimedConnection):
         else:
             self._outgoing.cut((head, *parts))
             self._encrypt(transport)
-        self._outgoing.charge(response, is_paused=self._writing_paused)
+        unread = count_unacknowledged(transport) if self._writing_paused else 0
+        self._outgoing.charge(response, unread)
         return not transport.is_closing()
 
     def _encrypt(self, transport: asyncio.Transport) -> None:

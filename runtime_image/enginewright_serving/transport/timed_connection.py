@@ -59,7 +59,7 @@ class TimedConnection(PausingProtocol):
             if not arriving.update(now, self._filled):
                 self._refuse_late()
         elif leaving := self._outgoing.progress:
-            if not leaving.update(now, self._outgoing.written - count_unacknowledged(transport)):
+            if not leaving.update(now, self._outgoing.count_read(count_unacknowledged(transport))):
                 transport.abort()
         elif self._state is CLOSING:
             if now > max(self._since + settings.linger_seconds, self._outgoing.kept_until):

@@ -18,7 +18,7 @@ _PIECE: Final = 64 * 1024  # bytes that are encrypted at a time, in tens of micr
 class UnreadResponse(Holding):
     """The bytes of a connection's response, from when they are sent until the client has read them."""
 
-    __slots__ = ("_account", "_length", "_settings", "_unsent", "_unsent_size", "kept_until")
+    __slots__ = ("_account", "_begun_with", "_settings", "_unsent", "_unsent_size", "kept_until")
 
     def __init__(
         self, account: ByteAccount, settings: TransportSettings, evict: Callable[[], None]
@@ -28,7 +28,7 @@ class UnreadResponse(Holding):
         self._settings = settings
         self._unsent: deque[memoryview] = deque()  # of a response over TLS, until it is encrypted
         self._unsent_size = 0  # its bytes
-        self._length = 0  # of the response, of which less may be charged
+        self._begun_with = 0  # bytes that the client had to read when the response was charged
         self.kept_until = 0.0  # when the connection of a client that reads too slowly is closed
 
     def reserve(self, response: HttpResponse) -> bool:
@@ -51,18 +51,21 @@ class UnreadResponse(Holding):
         self.kept_until = time.monotonic() + self._settings.transfer_window
         return piece
 
-    @property
-    def written(self) -> int:
-        """Bytes that were written, whether the client has read them or not."""
-        return self._length - self._unsent_size
+    def count_read(self, unread: int) -> int:
+        """Return how many bytes the client has read since the response was charged, if it has not read `unread` written ones."""
+        return self._begun_with - self._unsent_size - unread
 
-    def charge(self, response: HttpResponse, *, is_paused: bool) -> None:
-        """Charge a response until the client has read it: while writing is paused."""
-        if not is_paused:
+    def charge(self, response: HttpResponse, unread: int) -> None:
+        """Charge a response until the client has read it, if writing is paused.
+
+        `unread` are the bytes that were written, also of earlier responses, and that the client has not read; 0 if
+        writing is not paused.
+        """
+        if not unread:
             if self.size:
                 self._account.release(self)
         elif self.size or self.reserve(response):
-            self._length = response.length
+            self._begun_with = self._unsent_size + unread
             self._account.begin(self, TransferPace(time.monotonic(), self._settings))
         else:
             self.evict()

@@ -228,7 +228,8 @@ class JobQueue:
         self._let_only(thread)
         while self._only == thread and self._alone:
             left = min(until, self._only_until) - time.monotonic()
-            if left > 0:
+            # a client that has left needs no such time; each new request looks again
+            if left > 0 and not all(job.is_dropped for job in jobs):
                 self._changed.wait(left)
             else:
                 self._let_all_begin()

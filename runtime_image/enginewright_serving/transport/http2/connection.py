@@ -101,6 +101,9 @@ class Http2Connection(PausingProtocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._state = _Http2State.CLOSING
+        self._overhead = (
+            None  # which refers to the transport, and that to this: they would never be freed
+        )
         self._transport = self._direct = None
         self._pending = b""
         self._app.inflight.account.release(self._unwritten)
