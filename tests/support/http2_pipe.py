@@ -89,12 +89,26 @@ class Pipe(asyncio.Transport):
         self.reading = True
 
 
+class TlsPipe(Pipe):
+    """A transport over TLS, whose socket is closed already."""
+
+    @override
+    def can_write_eof(self) -> bool:
+        return False
+
+    def get_read_buffer_size(self) -> int:
+        """Return the bytes that wait to be decrypted."""
+        return 0
+
+
 class Peer:
     """One client of an application, and its connection."""
 
-    def __init__(self, app: EchoApp | None = None, *, opened: bool = True) -> None:
+    def __init__(
+        self, app: EchoApp | None = None, *, opened: bool = True, pipe: Pipe | None = None
+    ) -> None:
         self.app = app or EchoApp(DEFAULTS)
-        self.pipe = Pipe()
+        self.pipe = pipe or Pipe()
         self.client = http2.Client()
         self.connection = Http2Connection(self.app, Calls(self.app), bytearray(RECEIVE_BYTES))
         self.pipe.protocol = self.connection

@@ -36,7 +36,7 @@ from tests.support.http2 import (
     settings,
     split,
 )
-from tests.support.http2_pipe import DEFAULTS, Peer
+from tests.support.http2_pipe import DEFAULTS, Peer, Pipe, TlsPipe
 
 pytestmark = pytest.mark.asyncio(loop_factories=["real"])  # turns of the event loop take time
 
@@ -53,8 +53,9 @@ def find_end(peer: Peer) -> ErrorCode | None:
 
 # fault: Servers | closed gRPC connections over TLS are never freed, as their transport refers to them | a closed
 #   connection refers to no transport | prevented
-async def test_a_closed_connection_refers_to_no_transport() -> None:
-    peer = Peer()
+@pytest.mark.parametrize("pipe", [Pipe, TlsPipe])
+async def test_a_closed_connection_refers_to_no_transport(pipe: type[Pipe]) -> None:
+    peer = Peer(pipe=pipe())
     peer.send(peer.client.call(1, ECHO.decode(), b"hello"))
     transport = weakref.ref(peer.pipe)
     gc.disable()  # in a server the oldest generation is hardly ever collected

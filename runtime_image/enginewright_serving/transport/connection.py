@@ -98,9 +98,8 @@ class Connection(TimedConnection):
         self._incoming.close()
         self._outgoing.close()
         self._state = CLOSING
-        self._overhead = (
-            None  # which refers to the transport, and that to this: they would never be freed
-        )
+        # it refers to the transport, which refers to this: neither would be freed
+        self._overhead = None
         self._transport = None
         self._request = None
         self._body_view = None

@@ -101,9 +101,8 @@ class Http2Connection(PausingProtocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._state = _Http2State.CLOSING
-        self._overhead = (
-            None  # which refers to the transport, and that to this: they would never be freed
-        )
+        # it refers to the transport, which refers to this: neither would be freed
+        self._overhead = None
         self._transport = self._direct = None
         self._pending = b""
         self._app.inflight.account.release(self._unwritten)
