@@ -131,7 +131,7 @@ def test_a_step_is_not_converted(space: Workplace) -> None:
     task = task_of(space, [], processing.classifier(), [newer])
     reason, message = refusal(space, task)
     assert reason is Reason.OPSET_UNSUPPORTED
-    assert "step spec.processing.after[0] has opset 17 and IR version 99" in message
+    assert "step spec.processing.after[0], of opset 17 and IR version 99, has a form" in message
     assert "steps are not converted" in message
 
 
