@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,7 @@ from bench.serving import cases, cores, load, processes
 from bench.serving.cases import Case
 from bench.serving.exchange import BINARY, MODEL, Request, WrongAnswerError, check, request
 from bench.serving.load import Figures, LoadError
+from bench.serving.repeating import repeat
 from bench.serving.run import listens
 from bench.serving.servers import GRPC_PORT, HTTP_PORT, Server, port_of, running
 from tests.support.floods import GRPC, HTTP, flood_with
@@ -152,24 +154,14 @@ def _segment(
     Raises:
         LoadError: an answer was wrong, or none came.
     """
-
-    def measure(transport: str) -> Figures:
-        return load.measure(
-            requests[transport],
-            port_of(transport),
-            process,
-            sizes[transport],
-            connections=_CONNECTIONS,
-            seconds=_SEGMENT_SECONDS,
-        )
-
     protocol, kind = hostile
     with contextlib.ExitStack() as others, ThreadPoolExecutor(len(requests)) as pool:
         with cores.pin(cores.LOAD):
             port = GRPC_PORT if protocol == GRPC else HTTP_PORT
             others.enter_context(flood_with(port, kind, _HOSTILE, protocol=protocol))
         others.enter_context(_leaving(requests[BINARY]))
-        return list(pool.map(measure, requests))
+        loads = pool.map(partial(_put_load, requests, sizes, process), requests)
+        return [figures for _, figures in loads]
 
 
 def _mix(
@@ -181,18 +173,6 @@ def _mix(
         LoadError: an answer was wrong, or none came.
         MixtureError: as it says.
     """
-
-    def put_load(transport: str) -> tuple[int, Figures]:
-        lines, before, after = load.generate(
-            requests[transport],
-            port_of(transport),
-            process,
-            sizes[transport],
-            connections=_CONNECTIONS,
-            seconds=_SEGMENT_SECONDS,
-        )
-        return len(lines), load.figures(lines, before, after)
-
     before = _read_counts()
     arguments = (case.root, json.dumps(case.task), HTTP_PORT, GRPC_PORT, _SEGMENT_SECONDS, _MIXED)
     command = [sys.executable, "-m", "tests.support.mixture", *map(str, arguments)]
@@ -200,7 +180,7 @@ def _mix(
         mixture = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         with ThreadPoolExecutor(len(requests)) as pool:
-            loads = list(pool.map(put_load, requests))
+            loads = list(pool.map(partial(_put_load, requests, sizes, process), requests))
         output, _ = mixture.communicate(timeout=_MIXTURE_SECONDS)
     except subprocess.TimeoutExpired as error:
         raise MixtureError(f"not all clients have ended {error.timeout:g} s later") from error
@@ -216,6 +196,21 @@ def _mix(
     if wrong := [*tally.wrong[:5], *tally.list_miscounts(before, _read_counts())]:
         raise MixtureError("; ".join(wrong))
     return [figures for _, figures in loads]
+
+
+def _put_load(
+    requests: dict[str, Request], sizes: dict[str, int], process: int, transport: str
+) -> tuple[int, Figures]:
+    """Saturate one transport for a while; return the number of answers, and the figures of the window."""
+    lines, before, after = load.generate(
+        requests[transport],
+        port_of(transport),
+        process,
+        sizes[transport],
+        connections=_CONNECTIONS,
+        seconds=_SEGMENT_SECONDS,
+    )
+    return len(lines), load.figures(lines, before, after)
 
 
 def _read_counts() -> Counts:
@@ -242,29 +237,22 @@ def _get(path: str) -> bytes:
 @contextmanager
 def _leaving(sent: Request) -> Iterator[None]:
     """Have clients that send a request, or a part of it, and leave without its answer."""
-    ended = threading.Event()
     fields = "".join(f"{name}: {value}\r\n" for name, value in sent.headers.items())
     length = f"Content-Length: {len(sent.payload)}\r\n"
     head = f"POST {sent.path} HTTP/1.1\r\nHost: h\r\n{fields}{length}\r\n"
     whole = head.encode() + sent.payload
     parts = cycle((whole, whole[: len(head) + 1], whole[: len(head) // 2]))
 
-    def run() -> None:
-        while not ended.wait(_LEAVE_SECONDS):
-            with (
-                contextlib.suppress(OSError),
-                socket.create_connection(("127.0.0.1", HTTP_PORT)) as connection,
-            ):
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                connection.sendall(next(parts))
+    def leave(_: threading.Event) -> None:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", HTTP_PORT)) as connection,
+        ):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            connection.sendall(next(parts))
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with repeat(_LEAVE_SECONDS, leave):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _settle(process: int, idle: Held) -> Held:

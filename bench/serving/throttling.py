@@ -16,6 +16,7 @@ from typing import Final
 from bench.serving import load
 from bench.serving.exchange import Request
 from bench.serving.processes import tree
+from bench.serving.repeating import repeat
 
 _PERIOD_SECONDS: Final = 0.1
 _SHARE: Final = 0.2
@@ -70,21 +71,13 @@ def _move(process: int, group: Path) -> None:
 
 @contextmanager
 def _stop_and_continue(process: int) -> Iterator[None]:
-    ended = threading.Event()
+    def stop(ended: threading.Event) -> None:
+        _signal(process, signal.SIGSTOP)
+        ended.wait((1 - _SHARE) * _PERIOD_SECONDS)
+        _signal(process, signal.SIGCONT)
 
-    def run() -> None:
-        while not ended.wait(_SHARE * _PERIOD_SECONDS):
-            _signal(process, signal.SIGSTOP)
-            ended.wait((1 - _SHARE) * _PERIOD_SECONDS)
-            _signal(process, signal.SIGCONT)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with repeat(_SHARE * _PERIOD_SECONDS, stop):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _signal(process: int, number: signal.Signals) -> None:

@@ -136,9 +136,8 @@ class Connection(TimedConnection):
 
     @override
     def eof_received(self) -> bool:
-        if (
-            self._transport is not None
-        ):  # it closes once what it has is sent, without a further callback
+        # it closes once what it has is sent, without a further callback
+        if self._transport is not None:
             while piece := self._outgoing.next_piece():
                 self._transport.write(piece)
         return super().eof_received()

@@ -18,9 +18,8 @@ class Scrapes:
         self._turns = turns
         self._expose = expose
         self._waiting: deque[tuple[Connection, HttpRequest]] = deque()
-        self._answered: deque[tuple[Connection, HttpRequest]] = (
-            deque()
-        )  # that waited when the answer was built
+        # those that waited when the answer was built
+        self._answered: deque[tuple[Connection, HttpRequest]] = deque()
         self._answer: HttpResponse | None = None
 
     def take(self, connection: Connection, request: HttpRequest) -> None:

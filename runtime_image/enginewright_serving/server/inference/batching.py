@@ -27,9 +27,8 @@ class BatchLimits:
     # of one run in the event loop, so that it is short; 0 if the model's thread runs all
     turn_rows: int = 0
     turn_elements: int = 0
-    padding: Padding | None = (
-        None  # without it only requests of equal sizes join, whatever these are
-    )
+    # without it only requests of equal sizes join, whatever these are
+    padding: Padding | None = None
     gains: tuple[tuple[int, float], ...] = ()  # elements of a row, and the gain of a batch of them
 
     def whole(self, rows: Sequence[int]) -> int:
