@@ -45,6 +45,27 @@ class Change(Message):
     """Affected nodes of the source, each as "name (OpType)"; at most 100."""
 
 
+class UnjudgedParts(Message):
+    """Parts of an output, along one axis, that the samples do not move enough to be judged."""
+
+    axis: int
+    """Axis of the output, from 0."""
+    indices: tuple[int, ...]
+    """The first of them, at most 20."""
+    count: int
+    """Number of such parts."""
+    of: int
+    """Size of the axis."""
+
+    def describe(self, output: str) -> str:
+        """Return the parts in words, such as "2 of 84 indices of axis 1 (4, 7) of output 'dets'"."""
+        more = ", …" if self.count > len(self.indices) else ""
+        listed = ", ".join(map(str, self.indices))
+        return (
+            f"{self.count} of {self.of} indices of axis {self.axis} ({listed}{more}) of output {output!r}"
+        )
+
+
 class OutputParity(Message):
     """How one output of an artefact differs from its reference, over all samples."""
 
@@ -66,6 +87,8 @@ class OutputParity(Message):
     """Number of values that are infinite here but not in the reference."""
     runs: int | None = None
     """Number of runs by which the distribution of a random output was compared; absent: compared by values."""
+    unjudged: tuple[UnjudgedParts, ...] = ()
+    """Parts whose errors are too large for what the samples move them by, but not for the precision."""
 
 
 class Spread(Message):
@@ -197,6 +220,8 @@ class Manifest(Message):
     golden_inputs: str = "golden/inputs.npz"  # one array per input, named "<sample>/<input>"
     golden_outputs: str = "golden/outputs.npz"  # likewise, from ONNX Runtime's CPU provider
     golden_expected: str | None = None  # likewise, from the exporting framework
+    # What is expected of each part of the golden outputs, `proof.parity.parts`; earlier versions have none
+    golden_parts: str | None = None
     golden_source: str  # generated | samples
     versions: dict[str, str]  # onnx, onnxruntime, enginewright
     node_costs: tuple[NodeCost, ...] = ()  # () in artefacts of earlier versions

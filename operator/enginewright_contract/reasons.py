@@ -181,6 +181,11 @@ class Reason(StrEnum):
         Facets(Fault.MODEL, Repeats.EVERYWHERE, placement=False, other_backend=False),
         "if outputs are empty in all golden samples, set spec.parity.samples to inputs for which they have elements; otherwise export with at least one output that is the same in every run: take random numbers as an input, or leave them out",
     )
+    PARITY_UNKNOWN = Row(
+        "ParityUnknown",  # nothing is wrong, but the samples do not show some parts of an output
+        Facets(Fault.SPEC, Repeats.EVERYWHERE, placement=False, other_backend=False),
+        "set spec.parity.samples, or spec.quantization.calibration, to real inputs in which these parts vary; or remove spec.precision; or accept them by acceptUnjudged in spec.parity.outputs",
+    )
     VERSION_MISMATCH = Row(
         "VersionMismatch",
         Facets(Fault.BACKEND, Repeats.AGAIN, placement=True, other_backend=False),

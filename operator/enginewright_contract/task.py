@@ -130,6 +130,7 @@ class OutputTolerance(Message):
     name: str
     rtol: float | None = None
     atol: float | None = None
+    accept_unjudged: bool = False  # whether parts that the samples do not move may stay unjudged
 
 
 class Extension(Message):

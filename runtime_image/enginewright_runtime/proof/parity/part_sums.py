@@ -1,0 +1,98 @@
+"""Sums values and errors along one axis of arrays, in pieces, so that large outputs need little memory. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginewright_runtime.proof.parity.values import Array, wide
+
+_PIECE: Final = 1 << 18  # elements that are converted at a time
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Errors of each index along an axis, of one sample: arrays of [size of the axis]."""
+
+    squares: Floats  # sums of squared errors; inf where they are not known
+    count: Floats  # of values that are finite on both sides
+
+    @classmethod
+    def of_equal(cls, size: int, elements: int) -> Self:
+        """Return those of an array that equals the expected one."""
+        return cls(np.zeros(size), np.full(size, elements / size))
+
+    @classmethod
+    def of_unknown(cls, size: int) -> Self:
+        """Return those of an array that is missing, or of another shape."""
+        return cls(np.full(size, np.inf), np.ones(size))
+
+
+class ValueSums:
+    """Sums of the finite values of each index along an axis, over samples."""
+
+    def __init__(self, size: int) -> None:
+        """Begin with no values; `size` is that of the axis."""
+        self.size = size
+        self.count: Floats = np.zeros(size)
+        self.largest: Floats = np.zeros(size)
+        self._total: Floats = np.zeros(size)
+        self._squares: Floats = np.zeros(size)
+
+    def add(self, values: Array, axis: int, dtype: str) -> None:
+        """Add a sample's array; `dtype` is as `values.dtype_of` returns it."""
+        for (piece,) in _pieces((values,), axis, dtype):
+            finite = np.isfinite(piece)
+            kept = np.where(finite, piece, 0.0)
+            self.count += finite.sum((0, 2))
+            self._total += kept.sum((0, 2))
+            self._squares += np.square(kept).sum((0, 2))
+            self.largest = np.maximum(self.largest, np.abs(kept).max((0, 2), initial=0.0))
+
+    @property
+    def rms(self) -> Floats:
+        """The RMS of the values, 0 without any."""
+        return np.sqrt(self._squares / np.maximum(self.count, 1.0))
+
+    @property
+    def deviation(self) -> Floats:
+        """The standard deviation of the values, 0 without any."""
+        counts = np.maximum(self.count, 1.0)
+        return np.sqrt(np.maximum(self._squares / counts - np.square(self._total / counts), 0.0))
+
+
+def measure_errors(want: Array, have: Array, axis: int, dtype: str) -> Errors:
+    """Return the errors along an axis of two arrays of one shape; values that are not finite are judged elsewhere."""
+    size = want.shape[axis]
+    squares, count = np.zeros(size), np.zeros(size)
+    for first, second in _pieces((want, have), axis, dtype):
+        both = np.isfinite(first) & np.isfinite(second)
+        with np.errstate(over="ignore"):  # the square of an error that overflows is infinite
+            squares += np.square(np.where(both, second, 0.0) - np.where(both, first, 0.0)).sum((0, 2))
+        count += both.sum((0, 2))
+    return Errors(squares, count)
+
+
+def pool_rms(errors: Sequence[Errors]) -> Floats:
+    """Return the RMS error of each index over samples, 0 without values."""
+    squares = np.sum([item.squares for item in errors], axis=0)
+    count = np.sum([item.count for item in errors], axis=0)
+    rms: Floats = np.sqrt(squares / np.maximum(count, 1.0))
+    return rms
+
+
+def _pieces(arrays: Sequence[Array], axis: int, dtype: str) -> Iterator[list[Floats]]:
+    """Yield the arrays as float64 of [before, size of the axis, after], in pieces of the other axes."""
+    shape = arrays[0].shape
+    size = shape[axis]
+    before, after = int(np.prod(shape[:axis])), int(np.prod(shape[axis + 1 :]))
+    blocks = [array.reshape(before, size, after) for array in arrays]
+    width = max(1, min(after, _PIECE // max(1, size)))
+    height = max(1, _PIECE // max(1, size * width))
+    for top in range(0, before, height):
+        for left in range(0, after, width):
+            yield [wide(block[top : top + height, :, left : left + width], dtype) for block in blocks]

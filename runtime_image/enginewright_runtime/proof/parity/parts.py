@@ -1,0 +1,276 @@
+"""Judges the parts of an output: what each index of an axis that names things holds, over all samples. Pure.
+
+A tensor as a whole hides its parts: the tolerance and the cosine of a detector's head are ruled by its
+largest columns, so that a column of scores may be constant, reversed or another's. Each part (a column,
+a channel, a class) is therefore judged by its own scale. It agrees if the RMS of its errors is a small
+share of its spread, the standard deviation of its expected values. If it is not, two causes are told
+apart by the error that rounding to the precision makes there, measured on the source (`proof.rounding`):
+an error far above that is a fault; another says only that the samples do not move the part enough.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from enginewright_contract.manifest import TensorSpec, UnjudgedParts
+from numpy.typing import NDArray
+
+from enginewright_runtime.proof.parity.part_sums import (
+    Errors,
+    Floats,
+    ValueSums,
+    measure_errors,
+    pool_rms,
+)
+from enginewright_runtime.proof.parity.tolerances import Tolerance
+from enginewright_runtime.proof.parity.values import Array, dtype_of, kind_of
+from enginewright_runtime.session.arrays import read_arrays, write_arrays
+
+PARTS: Final = "parts.npz"  # beside the golden samples
+# Ratio of two RMS errors of one distribution that n values of each exceed once in a thousand times:
+# the square root of the F distribution's quantile, for n = 1, 2, …
+_RATIOS: Final = np.array((637.0, 31.6, 11.9, 7.3, 5.5, 4.5, 3.9, 3.5, 3.2))
+_RATIO: Final = 3.0  # for more values: errors are neither independent nor of one size
+_STILL: Final = 8.0  # units in the last place of the largest value that are no movement
+_UNIT: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # in the last place; others as float32
+_UNIT_FLOAT32: Final = 2.0**-23
+_TINY: Final = float(np.finfo(np.float64).tiny)
+_NAMED: Final = 20  # indices that are kept
+
+Outputs = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class AxisParts:
+    """What is expected of each index along one axis of an output: arrays of [size of the axis]."""
+
+    axis: int
+    magnitude: Floats  # RMS of the expected values
+    spread: Floats  # their standard deviation; 0 if the samples do not move them
+    error: Floats  # RMS error that rounding to the precision makes; inf if it is not known
+    count: Floats  # of finite expected values
+
+
+Parts = Mapping[str, tuple[AxisParts, ...]]  # by output
+
+
+@dataclass(frozen=True, slots=True)
+class FaultyPart:
+    """The worst part of an output, of those that fail."""
+
+    axis: int
+    index: int
+    failing: int  # parts of the axis that fail
+    error: float  # RMS
+    spread: float
+    rounding: float  # RMS error that rounding makes
+
+    @property
+    def severity(self) -> float:
+        """The error relative to the spread; infinite in a part that does not move."""
+        return self.error / self.spread if self.spread else float("inf")
+
+    def describe(self, allowed: Tolerance) -> str:
+        """Return text that follows the output's name."""
+        share = (
+            f"{100 * self.error / self.spread:.3g}% of what the samples move it by"
+            if self.spread
+            else "although the samples do not move it"
+        )
+        more = f" and {self.failing - 1} more" if self.failing > 1 else ""
+        return (
+            f"differs in index {self.index}{more} of axis {self.axis}: RMS error {self.error:.3g}, {share};"
+            f" allowed: {100 * (allowed.part or 0.0):.3g}% by {allowed.label}; rounding costs"
+            f" {self.rounding:.3g} there"
+        )
+
+
+class PartsBuilder:
+    """Measures what is expected of every part, one sample at a time."""
+
+    def __init__(self, axes: Mapping[str, Sequence[int]], dtypes: Mapping[str, str]) -> None:
+        """Take the naming axes of each output (see `select_axes`), and the outputs' declared types."""
+        self._axes = axes
+        self._dtypes = dtypes
+        self._values: dict[tuple[str, int], ValueSums] = {}
+        self._errors: dict[tuple[str, int], list[Errors]] = {}
+
+    def add(self, expected: Outputs, emulated: Outputs | None) -> None:
+        """Add a sample's outputs and those of the emulation; None if it refuses the sample."""
+        for output, axes in self._axes.items():
+            want, have = expected[output], (emulated or {}).get(output)
+            dtype = dtype_of(want, self._dtypes.get(output))
+            for axis in axes:
+                size = want.shape[axis]
+                values = self._values.setdefault((output, axis), ValueSums(size))
+                values.add(want, axis, dtype)
+                self._errors.setdefault((output, axis), []).append(
+                    measure_errors(want, have, axis, dtype)
+                    if have is not None and have.shape == want.shape
+                    else Errors.of_unknown(size)
+                )
+
+    def build(self) -> Parts:
+        """Return the parts of the outputs that have any."""
+        parts: dict[str, tuple[AxisParts, ...]] = {}
+        for (output, axis), values in self._values.items():
+            unit = _UNIT.get(self._dtypes.get(output, ""), _UNIT_FLOAT32)
+            spread = values.deviation
+            made = AxisParts(
+                axis=axis,
+                magnitude=values.rms,
+                spread=np.where(spread > _STILL * unit * values.largest, spread, 0.0),
+                error=pool_rms(self._errors[output, axis]),
+                count=values.count,
+            )
+            parts[output] = (*parts.get(output, ()), made)
+        return parts
+
+
+class PartsJudge:
+    """Judges the parts of outputs over the latest run of each sample."""
+
+    def __init__(self, parts: Parts) -> None:
+        """Take what is expected."""
+        self._parts = parts
+        self._errors: dict[str, dict[str, tuple[Errors, ...]]] = {}  # by output and sample
+
+    def add(self, sample: str, output: str, want: Array, have: Array, dtype: str | None) -> None:
+        """Take an output of a sample, of the expected shape; an earlier run of the sample is forgotten."""
+        kind = dtype_of(want, dtype)
+        self._keep(
+            sample, output, want, lambda axis: measure_errors(want, have, axis, kind)
+        )
+
+    def add_equal(self, sample: str, output: str, want: Array) -> None:
+        """Take an output that equals the expected one, at no cost."""
+        self._keep(
+            sample, output, want, lambda axis: Errors.of_equal(want.shape[axis], want.size)
+        )
+
+    def find_fault(self, output: str, allowed: Tolerance) -> FaultyPart | None:
+        """Return the worst part whose error is above what the tolerance and rounding allow."""
+        faults = []
+        for parts, errors in self._pool(output):
+            failing = np.flatnonzero(_fails(parts, errors, allowed))
+            if not len(failing):
+                continue
+            sizes = errors[failing] / np.maximum(parts.spread[failing], _TINY)
+            worst = failing[np.argmax(sizes)]
+            faults.append(
+                FaultyPart(
+                    parts.axis,
+                    int(worst),
+                    len(failing),
+                    float(errors[worst]),
+                    float(parts.spread[worst]),
+                    float(parts.error[worst]),
+                )
+            )
+        return max(faults, key=lambda fault: fault.severity, default=None)
+
+    def find_unjudged(self, output: str, allowed: Tolerance) -> tuple[UnjudgedParts, ...]:
+        """Return the parts that the samples do not move enough to be judged, by axis."""
+        return tuple(
+            UnjudgedParts(
+                axis=parts.axis,
+                indices=tuple(int(index) for index in unjudged[:_NAMED]),
+                count=len(unjudged),
+                of=len(parts.spread),
+            )
+            for parts, errors in self._pool(output)
+            if len(unjudged := np.flatnonzero(_is_unjudged(parts, errors, allowed)))
+        )
+
+    def _keep(
+        self, sample: str, output: str, want: Array, measure: Callable[[int], Errors]
+    ) -> None:
+        axes = [parts.axis for parts in self._parts.get(output, ())]
+        if axes and want.ndim > max(axes):
+            taken = self._errors.setdefault(output, {})
+            taken[sample] = tuple(measure(axis) for axis in axes)
+
+    def _pool(self, output: str) -> Iterator[tuple[AxisParts, Floats]]:
+        taken = self._errors.get(output, {})
+        for number, parts in enumerate(self._parts.get(output, ())):
+            errors = [
+                run[number] for run in taken.values() if len(run[number].count) == len(parts.count)
+            ]
+            if errors:
+                yield parts, pool_rms(errors)
+
+
+def _fails(parts: AxisParts, errors: Floats, allowed: Tolerance) -> NDArray[np.bool_]:
+    if allowed.part is None:  # each element is judged by the user's own tolerance
+        return np.zeros(len(errors), np.bool_)
+    few = np.clip(parts.count.astype(np.int64), 1, len(_RATIOS)) - 1
+    ratio = np.where(parts.count > len(_RATIOS), _RATIO, _RATIOS[few])
+    # what does not move has no scale but its size
+    still = np.maximum(allowed.part * parts.magnitude, max(allowed.atol, allowed.zero_atol))
+    share = np.where(parts.spread > 0, allowed.part * parts.spread, still)
+    fails: NDArray[np.bool_] = errors > np.maximum(share, ratio * parts.error)
+    return fails
+
+
+def _is_unjudged(parts: AxisParts, errors: Floats, allowed: Tolerance) -> NDArray[np.bool_]:
+    if allowed.part is None:
+        return np.zeros(len(errors), np.bool_)
+    agrees = (parts.spread > 0) & (errors <= allowed.part * parts.spread)
+    return ~agrees & ~_fails(parts, errors, allowed)
+
+
+def find_axes(
+    spec: TensorSpec, shapes: Sequence[tuple[int, ...]], symbols: frozenset[str]
+) -> tuple[int, ...]:
+    """Return the axes of an output that name things, as far as can be told.
+
+    `shapes` are of all samples, `symbols` the names of the inputs' dynamic dimensions: an axis of such a
+    name, or one whose size differs between samples, holds positions. Axes of unknown meaning count as
+    naming.
+    """
+    if not shapes or len({len(shape) for shape in shapes}) > 1:
+        return ()
+    declared = spec.shape if len(spec.shape) == len(shapes[0]) else (None,) * len(shapes[0])
+    return tuple(
+        axis
+        for axis, (size, *sizes) in enumerate(zip(declared, *shapes, strict=True))
+        if size not in symbols and len(set(sizes)) == 1 and sizes[0] > 1
+    )
+
+
+def select_axes(
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    expected: Mapping[str, Outputs],
+) -> dict[str, tuple[int, ...]]:
+    """Return the naming axes of every float output; `expected` are the golden outputs by sample."""
+    symbols = frozenset(size for spec in inputs for size in spec.shape if isinstance(size, str))
+    axes = {}
+    for spec in outputs:
+        arrays = [sample[spec.name] for sample in expected.values() if spec.name in sample]
+        if len(arrays) == len(expected) and all(
+            kind_of(array, spec.dtype) == "float" for array in arrays
+        ):
+            axes[spec.name] = find_axes(spec, [array.shape for array in arrays], symbols)
+    return axes
+
+
+def write_parts(path: Path, parts: Parts) -> None:
+    """Write arrays AXIS/OUTPUT, float64 of [4, size of the axis]: magnitude, spread, error and count."""
+    by_axis: dict[str, dict[str, NDArray[Any]]] = {}
+    for output, items in parts.items():
+        for item in items:
+            rows = np.stack((item.magnitude, item.spread, item.error, item.count))
+            by_axis.setdefault(str(item.axis), {})[output] = rows
+    write_arrays(path, by_axis)
+
+
+def read_parts(path: Path) -> Parts:
+    """Read what `write_parts` wrote."""
+    parts: dict[str, tuple[AxisParts, ...]] = {}
+    for axis, arrays in read_arrays(path).items():
+        for output, rows in arrays.items():
+            parts[output] = (*parts.get(output, ()), AxisParts(int(axis), *rows))
+    return parts
