@@ -83,7 +83,7 @@ def _publish(
         )
 
     golden = [prepared.golden_inputs, prepared.golden_outputs]
-    golden += [prepared.golden_expected] if prepared.golden_expected else []
+    golden += [path for path in (prepared.golden_expected, prepared.golden_parts) if path]
     files = {name: paths.work / ENGINE_FOLDER / name for name in built.files}
     steps = [file.path for file in prepared.files if file.path.startswith(f"{PROCESSING_FOLDER}/")]
     files |= {name: paths.work / PREPARED_FOLDER / name for name in (*golden, *steps)}

@@ -94,7 +94,7 @@ def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> GoldenRun:
 def make_run(model: Path, backend: str, work: Path, manifest: Manifest) -> JudgedRun:
     """Return the run of the prepared model's golden inputs on a backend; `model` is that model or its engine."""
     folder = work / PREPARED_FOLDER
-    expected = manifest.golden_expected
+    expected, parts = manifest.golden_expected, manifest.golden_parts
     # golden outputs are the source's: a prepared model of lower precision has slightly different ones
     lowered = any(change.kind in _LOWERING for change in manifest.changes)
     return JudgedRun(
@@ -104,6 +104,7 @@ def make_run(model: Path, backend: str, work: Path, manifest: Manifest) -> Judge
             folder / manifest.golden_inputs,
             folder / manifest.golden_outputs,
             folder / expected if expected else None,
+            folder / parts if parts else None,
         ),
         recipe=manifest.recipe,
         compared_with="source" if lowered else "prepared",

@@ -33,6 +33,7 @@ from enginewright_runtime.prepare import in_store
 from enginewright_runtime.prepare.quantize.saturation import saturable
 from enginewright_runtime.prepare.signature import signature_of
 from enginewright_runtime.proof.golden_run import EXPECTED, INPUTS, OUTPUTS
+from enginewright_runtime.proof.parity.parts import PARTS
 from enginewright_runtime.session import processor
 from enginewright_runtime.session.base import distribution
 from enginewright_runtime.session.extensions import bundled
@@ -42,6 +43,7 @@ from enginewright_runtime.store import Store, open_store
 
 _GOLDEN: Final = (f"{GOLDEN_FOLDER}/{INPUTS}", f"{GOLDEN_FOLDER}/{OUTPUTS}")
 _EXPECTED: Final = f"{GOLDEN_FOLDER}/{EXPECTED}"
+_PARTS: Final = f"{GOLDEN_FOLDER}/{PARTS}"
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
@@ -81,6 +83,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             golden_inputs=_GOLDEN[0],
             golden_outputs=_GOLDEN[1],
             golden_expected=_EXPECTED if golden.expected else None,
+            golden_parts=_PARTS if (paths.work / _PARTS).exists() else None,
             golden_source=golden.source,
             versions=_versions(task.recipe),
             node_costs=quantized.node_costs,
@@ -101,8 +104,8 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
         )
 
     files = {f"{MODEL_FOLDER}/{path.relative_to(served)}": path for path in _files(served)}
-    proofs = (*_GOLDEN, _EXPECTED) if golden.expected else _GOLDEN
-    files |= {name: paths.work / name for name in proofs} | files_of(served / MODEL_NAME)
+    further = (name for name in (_EXPECTED, _PARTS) if (paths.work / name).exists())
+    files |= {name: paths.work / name for name in (*_GOLDEN, *further)} | files_of(served / MODEL_NAME)
     for step in validated.steps:
         folder = f"{PROCESSING_FOLDER}/{step.name}"
         files |= {

@@ -26,6 +26,7 @@ from enginewright_runtime.proof.parity.comparison import (
     scales_of,
 )
 from enginewright_runtime.proof.parity.observing import is_random, observe
+from enginewright_runtime.proof.parity.parts import PARTS, Parts, read_parts
 from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.arrays import Arrays, read_arrays, write_arrays
@@ -52,12 +53,15 @@ class GoldenFiles:
     inputs: Path
     outputs: Path  # of the source
     expected: Path | None  # of the exporting framework, for some samples
+    parts: Path | None = None  # what is expected of the parts of the outputs
 
     @classmethod
     def of(cls, folder: Path) -> Self:
         """Return the files that `prepare.golden` writes to its folder."""
-        expected = folder / EXPECTED
-        return cls(folder / INPUTS, folder / OUTPUTS, expected if expected.exists() else None)
+        expected, parts = (
+            path if path.exists() else None for path in (folder / EXPECTED, folder / PARTS)
+        )
+        return cls(folder / INPUTS, folder / OUTPUTS, expected, parts)
 
 
 @dataclass(frozen=True)
@@ -188,7 +192,8 @@ def run_judged(asked: JudgedRun) -> GoldenRun:
 
     def judge(level: str | None) -> GoldenRun:
         runner, signature, level = load_runner(backend, asked.model, level)
-        judged = [_judge(files.outputs, signature, exact, asked.compared_with, varying)]
+        parts = None if files.parts is None else read_parts(files.parts)
+        judged = [_judge(files.outputs, signature, exact, asked.compared_with, varying, parts)]
         if files.expected is not None:
             judged.append(_judge(files.expected, signature, tolerances, "expected", varying))
         count = 0
@@ -217,6 +222,7 @@ def _judge(
     tolerances: Tolerances,
     compared_with: ComparedWith,
     varying: Iterable[VaryingOutput],
+    parts: Parts | None = None,
 ) -> tuple[Comparison, dict[str, Arrays]]:
     kinds = types_of(signature)
     expected = {
@@ -228,7 +234,7 @@ def _judge(
         for sample, arrays in read_arrays(path).items()
     }
     scales = scales_of(expected, kinds)
-    return Comparison(compared_with, tolerances, kinds, scales, varying), expected
+    return Comparison(compared_with, tolerances, kinds, scales, varying, parts), expected
 
 
 def _outcome(comparisons: Sequence[Comparison]) -> GoldenRun:

@@ -9,6 +9,7 @@ import numpy as np
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import Reason
 from enginewright_runtime.proof.parity.comparison import difference
+from enginewright_runtime.proof.parity.parts import PartsJudge
 from enginewright_runtime.proof.parity.tolerances import Tolerance, Tolerances
 from enginewright_runtime.proof.parity.variation import VaryingOutputs
 from enginewright_runtime.session.padding import PaddedShapes
@@ -68,6 +69,8 @@ class GoldenProbe:
         self._pairs = Pairs(samples)
         self._tolerances = Tolerances.of(manifest.recipe, manifest.precision)
         self._kinds = {name: type_name(output) for name, output in samples.types.outputs.items()}
+        self._parts = PartsJudge(samples.parts)
+        self._ran: set[str] = set()  # samples whose parts are known
         self._scales: dict[str, float] = {}
         if self._tolerances.across_samples:
             self._scales = samples.largest_values()
@@ -142,6 +145,8 @@ class GoldenProbe:
             differences = {name: self._differs(name, fixed[name], arrays[name]) for name in fixed}
             wrong = _describe(differences, sample.name, pair.where if pair else "")
             error = _largest_error(fixed, arrays)
+            if pair is None and wrong is None:
+                wrong = self._judge_parts(sample.name, fixed, arrays)
             # stop at the first wrong output: more runs for distributions would only load the server
             while trial.take(arrays) and wrong is None and not trial.faults:
                 del response, arrays  # one at a time, since they may be large
@@ -163,6 +168,27 @@ class GoldenProbe:
             compared=len(fixed) - len(empty) + len(trial.runs),
             empty=empty,
         )
+
+    def _judge_parts(
+        self,
+        sample: str,
+        expected: Mapping[str, NDArray[Any]],
+        actual: Mapping[str, NDArray[Any]],
+    ) -> str | None:
+        """Judge the parts of the outputs over the last runs of all samples, once all have run."""
+        for name, want in expected.items():
+            if _equal(want, actual[name]):
+                self._parts.add_equal(sample, name, want)
+            else:
+                self._parts.add(sample, name, want, actual[name], self._kinds[name])
+        self._ran.add(sample)
+        if len(self._ran) < len(self._samples.names):
+            return None
+        for name, want in expected.items():
+            allowed = self._find_tolerance(name, want)
+            if fault := self._parts.find_fault(name, allowed):
+                return _describe({name: fault.describe(allowed)}, fault.sample)
+        return None
 
     def _find_tolerance(self, name: str, want: NDArray[Any]) -> Tolerance:
         del want

@@ -15,6 +15,7 @@ import numpy as np
 from enginewright_contract.base import canonical_json
 from enginewright_contract.manifest import Manifest, TensorSpec
 from enginewright_runtime.proof.parity.comparison import scales_of
+from enginewright_runtime.proof.parity.parts import Parts, read_parts
 from enginewright_runtime.session.arrays import map_arrays
 from enginewright_runtime.session.datatypes import BF16, BYTES, DATATYPES, Datatype
 from enginewright_runtime.session.samples import GoldenError, GoldenSample, in_memory, type_name
@@ -45,6 +46,8 @@ class GoldenSamples:
         self._inputs = artifact / manifest.golden_inputs
         self._outputs = artifact / manifest.golden_outputs
         self.types = Types(_types(manifest.inputs), _types(manifest.outputs))
+        path = manifest.golden_parts
+        self.parts: Parts = read_parts(artifact / path) if path else {}
         if missing := [
             input_.name for input_ in manifest.inputs if input_.name not in self.types.inputs
         ]:

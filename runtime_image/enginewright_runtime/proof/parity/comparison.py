@@ -1,11 +1,11 @@
 """Compares each output of each sample of two models, and reports mismatches. Pure."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import numpy as np
-from enginewright_contract.manifest import OutputParity, VaryingOutput
+from enginewright_contract.manifest import OutputParity, UnjudgedParts, VaryingOutput
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -17,6 +17,7 @@ from enginewright_runtime.proof.parity.measuring import (
     largest_of,
     measure,
 )
+from enginewright_runtime.proof.parity.parts import Parts, PartsJudge
 from enginewright_runtime.proof.parity.tolerances import ROUNDING, Tolerance, Tolerances
 from enginewright_runtime.proof.parity.values import dtype_of
 from enginewright_runtime.proof.parity.variation import VaryingOutputs
@@ -40,7 +41,7 @@ class ParityFailure:
 
     output: str
     sample: str
-    figure: str  # missing | distribution | those of `measuring.Mismatch`
+    figure: str  # missing | distribution | part | those of `measuring.Mismatch`
     description: str  # that follows the output's name
     severity: float  # relative size of the error, to find the worst failure
 
@@ -88,7 +89,10 @@ class ParityVerdict:
 
 
 class Comparison:
-    """Compares samples one at a time, so that only one needs to be in memory."""
+    """Compares samples one at a time, so that only one needs to be in memory.
+
+    Outputs are judged as a whole in each sample, and by part over all samples (`parts`).
+    """
 
     def __init__(
         self,
@@ -97,6 +101,7 @@ class Comparison:
         dtypes: Mapping[str, str],
         scales: Mapping[str, float],
         varying: Iterable[VaryingOutput] | None = (),
+        parts: Parts | None = None,
     ) -> None:
         """Take the origin of the expected outputs, and the `tolerances` of the judged model.
 
@@ -105,7 +110,8 @@ class Comparison:
         expected magnitudes over all samples, where known: errors of INT8 and FP8 are relative to
         them (see `scales_of`). `varying` are outputs that differ between runs of the source, or
         None if that was not recorded: they are compared by distribution if it is known, but not
-        with the framework's expected outputs, which are of one run.
+        with the framework's expected outputs, which are of one run. `parts` are what is expected of
+        each part of the outputs; None in artefacts of earlier versions.
         """
         self._compared_with = compared_with
         self._tolerances = tolerances
@@ -113,6 +119,7 @@ class Comparison:
         self._scales = scales
         self._varying = VaryingOutputs(varying or (), self._dtypes, self._find_tolerance)
         self._unstable = _NOT_RECORDED if varying is None else _UNSTABLE
+        self._parts = PartsJudge(parts or {})
         self._totals: dict[str, _Total] = {}
         self._failures: list[ParityFailure] = []
 
@@ -136,7 +143,7 @@ class Comparison:
             have = outputs.get(output)
             if have is not None and output in self._varying:
                 varying[output] = want
-            elif failed := self._compare(total, output, want, have):
+            elif failed := self._compare(total, sample, output, want, have):
                 wrong, severity = failed
                 failures.append(
                     ParityFailure(output, sample, wrong.figure, wrong.full_description, severity)
@@ -145,17 +152,31 @@ class Comparison:
             failures = self._mark_unstable(failures, outputs, again)
         self._failures += failures + self._judge_varying(sample, varying, outputs, again)
 
+    @property
+    def failure(self) -> ParityFailure | None:
+        """The first failure of a whole output, to stop before all samples have run."""
+        return next(iter(self._failures), None)
+
     def verdict(self) -> ParityVerdict:
-        """Return the result for the samples compared so far."""
+        """Return the result for the samples compared so far, which should be all: parts are judged over them."""
         return ParityVerdict(
             self._compared_with,
             tuple(
-                total.parity(name, self._compared_with)
+                total.parity(name, self._compared_with, self._find_unjudged(name, total))
                 for name, total in self._totals.items()
                 if total.compared
             ),
-            tuple(self._failures),
+            (*self._failures, *self._judge_parts()),
         )
+
+    def _find_unjudged(self, output: str, total: "_Total") -> tuple[UnjudgedParts, ...]:
+        return self._parts.find_unjudged(output, total.allowed) if total.allowed else ()
+
+    def _judge_parts(self) -> Iterator[ParityFailure]:
+        for output, total in self._totals.items():
+            if total.allowed and (fault := self._parts.find_fault(output, total.allowed)):
+                description = fault.describe(total.allowed)
+                yield ParityFailure(output, fault.sample, "part", description, fault.severity)
 
     def _find_tolerance(self, output: str, want: Array) -> Tolerance:
         return self._tolerances.of_output(output, dtype_of(want, self._dtypes.get(output)))
@@ -195,7 +216,7 @@ class Comparison:
         ]
 
     def _compare(
-        self, total: "_Total", output: str, want: Array, have: Array | None
+        self, total: "_Total", sample: str, output: str, want: Array, have: Array | None
     ) -> tuple[Mismatch, float] | None:
         if have is None:
             return Mismatch("missing", "is missing"), np.inf
@@ -207,6 +228,8 @@ class Comparison:
         figures = measure(want, have, allowed, dtype, self._scales.get(output, 0.0))
         if figures.numeric:
             total.figures.append(figures)
+            total.allowed = allowed
+            self._parts.add(sample, output, want, have, dtype)
         wrong = fault(figures, allowed)
         return (wrong, _severity(wrong, figures)) if wrong else None
 
@@ -248,12 +271,15 @@ class _Total:
     figures: list[Figures] = field(default_factory=list)  # by sample, of numbers
     runs: int = 0  # of a varying output
     by_values: bool = False  # whether any element was compared by value
+    allowed: Tolerance | None = None  # of numbers
 
     @property
     def compared(self) -> bool:
         return self.by_values or self.runs > 0
 
-    def parity(self, name: str, compared_with: str) -> OutputParity:
+    def parity(
+        self, name: str, compared_with: str, unjudged: tuple[UnjudgedParts, ...]
+    ) -> OutputParity:
         figures, rows = self.figures, sum(figure.rows for figure in self.figures)
         agreeing = sum(figure.rows_agreeing for figure in figures)
         cosines = (figure.cosine for figure in figures if figure.cosine is not None)
@@ -271,6 +297,7 @@ class _Total:
             nan=sum(figure.nan for figure in figures),
             inf=sum(figure.inf for figure in figures),
             runs=self.runs or None,
+            unjudged=unjudged,
         )
 
 

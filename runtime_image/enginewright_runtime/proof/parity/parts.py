@@ -63,6 +63,7 @@ class FaultyPart:
     axis: int
     index: int
     failing: int  # parts of the axis that fail
+    sample: str  # with the largest error, of those that are judged together
     error: float  # RMS
     spread: float
     rounding: float  # RMS error that rounding makes
@@ -81,9 +82,9 @@ class FaultyPart:
         )
         more = f" and {self.failing - 1} more" if self.failing > 1 else ""
         return (
-            f"differs in index {self.index}{more} of axis {self.axis}: RMS error {self.error:.3g}, {share};"
-            f" allowed: {100 * (allowed.part or 0.0):.3g}% by {allowed.label}; rounding costs"
-            f" {self.rounding:.3g} there"
+            f"differs in index {self.index} of axis {self.axis}{more}, over all samples: RMS error"
+            f" {self.error:.3g}, {share}; allowed: {100 * (allowed.part or 0.0):.3g}% by {allowed.label};"
+            f" rounding costs {self.rounding:.3g} there"
         )
 
 
@@ -153,17 +154,19 @@ class PartsJudge:
     def find_fault(self, output: str, allowed: Tolerance) -> FaultyPart | None:
         """Return the worst part whose error is above what the tolerance and rounding allow."""
         faults = []
-        for parts, errors in self._pool(output):
+        for number, parts, errors in self._pool(output):
             failing = np.flatnonzero(_fails(parts, errors, allowed))
             if not len(failing):
                 continue
             sizes = errors[failing] / np.maximum(parts.spread[failing], _TINY)
-            worst = failing[np.argmax(sizes)]
+            worst = int(failing[np.argmax(sizes)])
+            runs = self._errors[output]
             faults.append(
                 FaultyPart(
                     parts.axis,
-                    int(worst),
+                    worst,
                     len(failing),
+                    max(runs, key=lambda sample: runs[sample][number].squares[worst]),
                     float(errors[worst]),
                     float(parts.spread[worst]),
                     float(parts.error[worst]),
@@ -180,26 +183,23 @@ class PartsJudge:
                 count=len(unjudged),
                 of=len(parts.spread),
             )
-            for parts, errors in self._pool(output)
+            for _, parts, errors in self._pool(output)
             if len(unjudged := np.flatnonzero(_is_unjudged(parts, errors, allowed)))
         )
 
     def _keep(
         self, sample: str, output: str, want: Array, measure: Callable[[int], Errors]
     ) -> None:
-        axes = [parts.axis for parts in self._parts.get(output, ())]
-        if axes and want.ndim > max(axes):
-            taken = self._errors.setdefault(output, {})
-            taken[sample] = tuple(measure(axis) for axis in axes)
+        parts = self._parts.get(output, ())
+        # the sizes of naming axes do not differ between samples
+        if parts and all(want.shape[part.axis : part.axis + 1] == part.count.shape for part in parts):
+            runs = self._errors.setdefault(output, {})
+            runs[sample] = tuple(measure(part.axis) for part in parts)
 
-    def _pool(self, output: str) -> Iterator[tuple[AxisParts, Floats]]:
-        taken = self._errors.get(output, {})
-        for number, parts in enumerate(self._parts.get(output, ())):
-            errors = [
-                run[number] for run in taken.values() if len(run[number].count) == len(parts.count)
-            ]
-            if errors:
-                yield parts, pool_rms(errors)
+    def _pool(self, output: str) -> Iterator[tuple[int, AxisParts, Floats]]:
+        runs = self._errors.get(output)
+        for number, parts in enumerate(self._parts.get(output, ()) if runs else ()):
+            yield number, parts, pool_rms([run[number] for run in (runs or {}).values()])
 
 
 def _fails(parts: AxisParts, errors: Floats, allowed: Tolerance) -> NDArray[np.bool_]:

@@ -18,6 +18,7 @@ from enginewright_contract.reasons import Reason
 from enginewright_contract.task import ServeTask
 from enginewright_runtime.core import limits
 from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.proof.parity.parts import read_parts
 from enginewright_runtime.session import processor
 from enginewright_runtime.session.extensions.verification import verify_libraries
 from enginewright_runtime.session.loading import LoadedModel, ask_device, find
@@ -209,8 +210,12 @@ def _load(
 
 def _verify(checked: CheckedArtifact, loaded: _Loaded, progress: Callable[[str], None]) -> float:
     prover = StartupProver(loaded.runner, loaded.signature, loaded.buckets)
+    path = checked.manifest.golden_parts
+    parts = read_parts(checked.folder / path) if path else None
     try:
-        return prover.prove(loaded.samples, checked.manifest, progress, steps=loaded.on_device)
+        return prover.prove(
+            loaded.samples, checked.manifest, progress, steps=loaded.on_device, parts=parts
+        )
     except StageFailure as failure:
         if checked.other_products is None or failure.reason is not Reason.PARITY_FAILED:
             raise

@@ -9,7 +9,8 @@ from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.proof.parity.comparison import Comparison, scales_of
+from enginewright_runtime.proof.parity.comparison import Comparison, ParityFailure, scales_of
+from enginewright_runtime.proof.parity.parts import Parts
 from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.session.device_errors import find_lost_device
 from enginewright_runtime.session.runner import Runner
@@ -47,19 +48,24 @@ class StartupProver:
         progress: Callable[[str], None],
         *,
         steps: bool = False,
+        parts: Parts | None = None,
     ) -> float:
         """Run every golden sample and every profile shape; return the slowest run in seconds, or raise StageFailure.
 
-        `steps`: also run 1, 2, 4, … rows, since the backend prepares each size when it first runs.
+        `parts` are what is expected of the parts of the golden outputs. `steps`: also run 1, 2, 4, … rows, since the backend prepares each size when it first runs.
         """
         scales = scales_of({sample.name: sample.expected for sample in samples}, self._types)
         tolerances = Tolerances.of(manifest.recipe, manifest.precision)
-        comparison = Comparison("prepared", tolerances, self._types, scales, manifest.varying)
+        comparison = Comparison(
+            "prepared", tolerances, self._types, scales, manifest.varying, parts
+        )
         for number, sample in enumerate(samples, 1):
             progress(f"running golden sample {number} of {len(samples)}")
             arrays = self._run(sample.feeds, f"golden sample {sample.name!r}")
             self._compare(sample, dict(zip(self._outputs, arrays, strict=True)), comparison)
-        if not comparison.verdict().compared:
+        verdict = comparison.verdict()
+        _refuse(verdict.worst)
+        if not verdict.compared:
             _log.warning(
                 "no output can be compared: all are empty, or vary in an unknown distribution"
             )
@@ -131,11 +137,13 @@ class StartupProver:
         self, sample: GoldenSample, actual: dict[str, NDArray[Any]], comparison: Comparison
     ) -> None:
         comparison.add(sample.name, sample.expected, actual, lambda: self._rerun(sample))
-        if description := comparison.verdict().description:
-            raise StageFailure(
-                Reason.PARITY_FAILED, f"{description} against ONNX Runtime's CPU provider"
-            )
+        _refuse(comparison.failure)
 
     def _rerun(self, sample: GoldenSample) -> dict[str, NDArray[Any]]:
         arrays = self._runner.run(self._outputs, sample.feeds)
         return dict(zip(self._outputs, arrays, strict=True))
+
+
+def _refuse(failure: ParityFailure | None) -> None:
+    if failure is not None:
+        raise StageFailure(Reason.PARITY_FAILED, f"{failure} against ONNX Runtime's CPU provider")
