@@ -109,6 +109,7 @@ def make_run(model: Path, backend: str, work: Path, manifest: Manifest) -> Judge
         recipe=manifest.recipe,
         compared_with="source" if lowered else "prepared",
         precision=manifest.precision,
+        source_precision=manifest.source_precision,
         varying=manifest.varying or (),
     )
 

@@ -91,6 +91,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             profiles=_profiles(validated, task.recipe),
             source_opset=validated.opset,
             precision=quantized.precision,
+            source_precision=golden.source_precision,
             graph_optimization=(
                 golden.graph_optimization if quantized.folder != QUANTIZED_FOLDER else None
             ),

@@ -90,16 +90,19 @@ class GoldenRun:
     warnings: tuple[str, ...] = ()
 
 
-def run_reference(model: Path, folder: Path, recipe: Recipe) -> GoldenRun:
-    """Run inputs.npz on the CPU provider, write outputs.npz, compare with expected.npz.
+def run_reference(model: Path, folder: Path, recipe: Recipe, precision: str) -> GoldenRun:
+    """Run inputs.npz on the CPU provider, write outputs.npz, compare with expected.npz by the model's own precision.
 
     Samples that the model rejects, or whose outputs are too large, are removed from inputs.npz.
     """
     allow_unreleased()
-    return _at_the_right_level("cpu", partial(_run_reference, model, folder, recipe))
+    tolerances = Tolerances.of(recipe, precision)
+    return _at_the_right_level("cpu", partial(_run_reference, model, folder, tolerances))
 
 
-def _run_reference(model: Path, folder: Path, recipe: Recipe, level: str | None) -> GoldenRun:
+def _run_reference(
+    model: Path, folder: Path, tolerances: Tolerances, level: str | None
+) -> GoldenRun:
     load_limit = TimeLimit(_FAST_LOAD)
     runner, signature, level = load_runner("cpu", model, level)
     loads_fast = not load_limit.over()
@@ -134,7 +137,6 @@ def _run_reference(model: Path, folder: Path, recipe: Recipe, level: str | None)
     warnings += map(_describe_varying, varying)
     judged = []
     if (expected := folder / EXPECTED).exists():
-        tolerances = Tolerances.of(recipe)
         comparison, by_sample = _judge(expected, signature, tolerances, "expected", varying)
         for name in outputs.keys() & by_sample.keys():
             again = partial(run_sample, runner, signature, inputs[name])
@@ -170,6 +172,7 @@ class JudgedRun:
     recipe: Recipe  # with the user's tolerances
     compared_with: ComparedWith  # the origin of the golden outputs
     precision: str | None  # of the model, unless it has the source's
+    source_precision: str | None = None
     rounding: bool = False  # whether FP32 outputs may differ only by rounding
     varying: tuple[VaryingOutput, ...] = ()  # outputs that differ between runs of the source
 
@@ -186,7 +189,7 @@ class JudgedRun:
 
 def run_judged(asked: JudgedRun) -> GoldenRun:
     """Run golden inputs and compare, in this process; raises SessionError if the model does not load."""
-    tolerances = Tolerances.of(asked.recipe, asked.precision)
+    tolerances = Tolerances.of(asked.recipe, asked.precision or asked.source_precision)
     exact = replace(tolerances, rounding=asked.rounding)
     files, backend, varying = asked.files, asked.backend, asked.varying
 

@@ -28,7 +28,9 @@ from enginewright_runtime.core.handoff import (
 from enginewright_runtime.core.isolation import Call
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import loadable
+from enginewright_runtime.prepare.quantize.existing import existing
 from enginewright_runtime.prepare.quantize.widening import emulate
 from enginewright_runtime.proof.definition import try_definition
 from enginewright_runtime.proof.golden_inputs import (
@@ -69,6 +71,7 @@ class Reference:
     """What the golden files hold, and what was found while they were generated."""
 
     origin: Origin = "source"
+    model: Path | None = None  # that ONNX Runtime's CPU provider ran; None if it ran none
     findings: list[Finding] = field(default_factory=list)
     parity: list[OutputParity] = field(default_factory=list)  # of a model that is its own source
     level: str | None = None  # of graph optimizations at which its outputs are correct
@@ -100,6 +103,7 @@ class _GoldenFiles:
         self._folder = work / GOLDEN_FOLDER
         self._source = work / MODEL_FOLDER / MODEL_NAME
         self._converted = work / Converted.read(work).folder / MODEL_NAME
+        self._precision = existing(graphs.parse(self._source)).precision
         self._made = Reference()
 
     def run(self) -> Reference:
@@ -203,6 +207,7 @@ class _GoldenFiles:
     def _run_reference(self, model: Path, of: Path | None = None) -> dict[str, str]:
         """Run a model, or a copy `of` one, on the CPU provider; return errors of refused samples."""
         _log.info("running the golden samples on backend cpu")
+        self._made.model = model
         inputs, expected = self._folder / INPUTS, self._folder / EXPECTED
         outcome = shared_results.run_shared(
             Call(run_reference, "running the golden inputs on backend cpu"),
@@ -219,6 +224,7 @@ class _GoldenFiles:
             model,
             self._folder,
             self._recipe,
+            self._precision,
         )
         if failed := outcome.failed:
             message = f"{failed.description} against {EXPECTED_OUTPUTS}"

@@ -24,7 +24,7 @@ from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.scratch import scratch
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.golden.reference import ORIGIN_NAMES, PREFIX, make, runnable
-from enginewright_runtime.prepare.quantize.existing import own_precision
+from enginewright_runtime.prepare.quantize.existing import existing
 from enginewright_runtime.proof import costs
 from enginewright_runtime.proof.golden_run import (
     EXPECTED,
@@ -38,6 +38,7 @@ from enginewright_runtime.proof.golden_run import (
 from enginewright_runtime.proof.parity.comparison import ComparedWith
 from enginewright_runtime.proof.parity.drift import Side, find_drift
 from enginewright_runtime.proof.parity.tolerances import Tolerances
+from enginewright_runtime.proof.rounding.measuring import try_measuring
 from enginewright_runtime.session.arrays import map_arrays, read_arrays
 
 _log: Final = logging.getLogger(__name__)
@@ -61,12 +62,14 @@ class _Golden:
         self._folder = work / GOLDEN_FOLDER
         self._source = work / MODEL_FOLDER / MODEL_NAME
         self._converted = work / Converted.read(work).folder / MODEL_NAME
+        self._precision = existing(graphs.parse(self._source)).precision
 
     def run(self) -> StageReport:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir()
         self._made = make(self._recipe, self._work)
         self._judge_sizes()
+        self._measure_parts()
         judged = self._converted != self._source and self._made.origin != "itself"
         if judged:
             self._judge_converted()
@@ -81,6 +84,7 @@ class _Golden:
         Golden(
             source=kind,
             samples=count,
+            source_precision=self._precision,
             node_costs=costs_of_nodes,
             parity=tuple(self._made.parity),
             expected=(self._folder / EXPECTED).exists(),
@@ -132,11 +136,18 @@ class _Golden:
                 cause = f"output {name!r} is empty in every golden sample, so only its type and shape can be compared"
                 self._made.warn(cause, Reason.NOTHING_COMPARED, _GIVE_SAMPLES)
 
+    def _measure_parts(self) -> None:
+        """Measure what is expected of the parts of the outputs in the model's own precision."""
+        varying = frozenset(output.name for output in self._made.varying)
+        model = self._made.model or self._converted
+        if why := try_measuring(model, self._folder, self._precision, varying):
+            _log.warning("what rounding to %s costs is not known: %s", self._precision, why)
+
     def _judge_converted(self) -> None:
         _log.info("comparing the converted model with %s", ORIGIN_NAMES[self._made.origin])
         compared_with: ComparedWith = "expected" if self._made.origin == "expected" else "source"
         # quantized models amplify rounding differences to whole steps; frameworks use other kernels
-        full = own_precision(graphs.parse(self._source)) in {"FP32", None}
+        full = self._precision == "FP32"
         outcome = self._run_judged(
             "cpu", compared_with, rounding=full and compared_with == "source"
         )
@@ -162,6 +173,7 @@ class _Golden:
             recipe=self._recipe,
             compared_with=compared_with,
             precision=None,
+            source_precision=self._precision,
             rounding=rounding,
             varying=self._made.varying,
         ).run()
@@ -187,7 +199,7 @@ class _Golden:
                 self._folder / INPUTS,
                 failed.sample,
                 failed.output,
-                tolerances=Tolerances.of(self._recipe),
+                tolerances=Tolerances.of(self._recipe, self._precision),
             )
         raise StageFailure(
             Reason.PARITY_FAILED,
@@ -197,7 +209,7 @@ class _Golden:
 
     def _keeps_precision(self) -> bool:
         precision = self._recipe.precision
-        return precision is None or precision == own_precision(graphs.parse(self._converted))
+        return precision is None or precision == self._precision
 
     def _profile(self) -> tuple[NodeCost, ...]:
         _log.info("profiling the model on backend cpu")

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from enginewright_contract.precisions import why_unsupported
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding, StageReport, name_nodes
 from enginewright_contract.task import Precision, PrepareTask, Recipe
+from enginewright_contract.unjudged import Unjudged
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import (
@@ -43,6 +45,7 @@ from enginewright_runtime.prepare.quantize.widening import ROUNDING, write_widen
 from enginewright_runtime.proof import costs
 from enginewright_runtime.proof.golden_run import INPUTS, GoldenFiles, JudgedRun
 from enginewright_runtime.proof.latency import comparing
+from enginewright_runtime.proof.parity.parts import PARTS
 from enginewright_runtime.session import processor
 
 _log: Final = logging.getLogger(__name__)
@@ -102,6 +105,12 @@ class _Quantization:
         made = self._make(precision)
         if not made.agrees:
             raise self._describe_failure(precision, made)
+        if unjudged := Unjudged.find(made.outputs, self._recipe, precision).cause:
+            raise StageFailure(
+                Reason.PARITY_UNKNOWN,
+                f"spec.precision is {precision}, and whether the {precision} model is right is not"
+                f" known: {unjudged}",
+            )
         if refused := self._fails_on_backend(precision):
             raise StageFailure(Reason.QUANTIZATION_FAILED, f"the {precision} model {refused}")
         return self._leave(precision, made, "")
@@ -181,6 +190,8 @@ class _Quantization:
             return failure.cause
         if not made[precision].agrees:
             return f"parity fails: {made[precision].disagreement}"
+        if unjudged := Unjudged.find(made[precision].outputs, self._recipe, precision).cause:
+            return f"parity is not known: {unjudged}"
         return self._fails_on_backend(precision)
 
     def _measure(self, precisions: list[Precision]) -> dict[str, Times]:
@@ -235,6 +246,7 @@ class _Quantization:
             inputs=self._converted.inputs,
             recipe=self._recipe,
             out=self._out(precision),
+            parts=self._parts(precision),
             progress=progress,
             varying=self._golden.varying,
         )
@@ -290,7 +302,9 @@ class _Quantization:
         outcome = JudgedRun(
             model=self._out(precision) / MODEL_NAME,
             backend=backend,
-            files=GoldenFiles.of(self._work / GOLDEN_FOLDER),
+            files=replace(
+                GoldenFiles.of(self._work / GOLDEN_FOLDER), parts=self._parts(precision)
+            ),
             recipe=self._recipe,
             compared_with="source",
             precision=precision,
@@ -308,6 +322,9 @@ class _Quantization:
 
     def _out(self, precision: Precision) -> Path:
         return self._work / f"{PREFIX}{precision.lower()}"
+
+    def _parts(self, precision: Precision) -> Path:
+        return self._work / f"{PREFIX}{precision.lower()}-{PARTS}"
 
     def _keep(self, precision: Precision | None, message: str) -> StageReport:
         self._warn_of_saturation()
@@ -343,6 +360,7 @@ class _Quantization:
         folder = self._work / QUANTIZED_FOLDER
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier attempt
         self._out(precision).rename(folder)
+        self._parts(precision).replace(self._work / GOLDEN_FOLDER / PARTS)
         changes = self._changes(precision, made)
         Quantized(
             folder=QUANTIZED_FOLDER,

@@ -14,18 +14,19 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from enginewright_contract.manifest import TensorSpec, UnjudgedParts
+from enginewright_contract.manifest import UnjudgedParts
 from numpy.typing import NDArray
 
 from enginewright_runtime.proof.parity.part_sums import (
     Errors,
     Floats,
     ValueSums,
+    count_effective,
     measure_errors,
     pool_rms,
 )
 from enginewright_runtime.proof.parity.tolerances import Tolerance
-from enginewright_runtime.proof.parity.values import Array, dtype_of, kind_of
+from enginewright_runtime.proof.parity.values import Array, dtype_of
 from enginewright_runtime.session.arrays import read_arrays, write_arrays
 
 PARTS: Final = "parts.npz"  # beside the golden samples
@@ -36,7 +37,6 @@ _RATIO: Final = 3.0  # for more values: errors are neither independent nor of on
 _STILL: Final = 8.0  # units in the last place of the largest value that are no movement
 _UNIT: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # in the last place; others as float32
 _UNIT_FLOAT32: Final = 2.0**-23
-_TINY: Final = float(np.finfo(np.float64).tiny)
 _NAMED: Final = 20  # indices that are kept
 
 Outputs = Mapping[str, Array]
@@ -50,7 +50,7 @@ class AxisParts:
     magnitude: Floats  # RMS of the expected values
     spread: Floats  # their standard deviation; 0 if the samples do not move them
     error: Floats  # RMS error that rounding to the precision makes; inf if it is not known
-    count: Floats  # of finite expected values
+    count: Floats  # effective number of values, see `part_sums.count_effective`
 
 
 Parts = Mapping[str, tuple[AxisParts, ...]]  # by output
@@ -92,7 +92,7 @@ class PartsBuilder:
     """Measures what is expected of every part, one sample at a time."""
 
     def __init__(self, axes: Mapping[str, Sequence[int]], dtypes: Mapping[str, str]) -> None:
-        """Take the naming axes of each output (see `select_axes`), and the outputs' declared types."""
+        """Take the naming axes of each output (see `axes`), and the outputs' declared types."""
         self._axes = axes
         self._dtypes = dtypes
         self._values: dict[tuple[str, int], ValueSums] = {}
@@ -124,7 +124,7 @@ class PartsBuilder:
                 magnitude=values.rms,
                 spread=np.where(spread > _STILL * unit * values.largest, spread, 0.0),
                 error=pool_rms(self._errors[output, axis]),
-                count=values.count,
+                count=count_effective(self._errors[output, axis]),
             )
             parts[output] = (*parts.get(output, ()), made)
         return parts
@@ -158,7 +158,8 @@ class PartsJudge:
             failing = np.flatnonzero(_fails(parts, errors, allowed))
             if not len(failing):
                 continue
-            sizes = errors[failing] / np.maximum(parts.spread[failing], _TINY)
+            with np.errstate(divide="ignore"):  # what does not move is worst
+                sizes = errors[failing] / parts.spread[failing]
             worst = int(failing[np.argmax(sizes)])
             runs = self._errors[output]
             faults.append(
@@ -219,42 +220,6 @@ def _is_unjudged(parts: AxisParts, errors: Floats, allowed: Tolerance) -> NDArra
         return np.zeros(len(errors), np.bool_)
     agrees = (parts.spread > 0) & (errors <= allowed.part * parts.spread)
     return ~agrees & ~_fails(parts, errors, allowed)
-
-
-def find_axes(
-    spec: TensorSpec, shapes: Sequence[tuple[int, ...]], symbols: frozenset[str]
-) -> tuple[int, ...]:
-    """Return the axes of an output that name things, as far as can be told.
-
-    `shapes` are of all samples, `symbols` the names of the inputs' dynamic dimensions: an axis of such a
-    name, or one whose size differs between samples, holds positions. Axes of unknown meaning count as
-    naming.
-    """
-    if not shapes or len({len(shape) for shape in shapes}) > 1:
-        return ()
-    declared = spec.shape if len(spec.shape) == len(shapes[0]) else (None,) * len(shapes[0])
-    return tuple(
-        axis
-        for axis, (size, *sizes) in enumerate(zip(declared, *shapes, strict=True))
-        if size not in symbols and len(set(sizes)) == 1 and sizes[0] > 1
-    )
-
-
-def select_axes(
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
-    expected: Mapping[str, Outputs],
-) -> dict[str, tuple[int, ...]]:
-    """Return the naming axes of every float output; `expected` are the golden outputs by sample."""
-    symbols = frozenset(size for spec in inputs for size in spec.shape if isinstance(size, str))
-    axes = {}
-    for spec in outputs:
-        arrays = [sample[spec.name] for sample in expected.values() if spec.name in sample]
-        if len(arrays) == len(expected) and all(
-            kind_of(array, spec.dtype) == "float" for array in arrays
-        ):
-            axes[spec.name] = find_axes(spec, [array.shape for array in arrays], symbols)
-    return axes
 
 
 def write_parts(path: Path, parts: Parts) -> None:

@@ -55,7 +55,7 @@ class StartupProver:
         `parts` are what is expected of the parts of the golden outputs. `steps`: also run 1, 2, 4, … rows, since the backend prepares each size when it first runs.
         """
         scales = scales_of({sample.name: sample.expected for sample in samples}, self._types)
-        tolerances = Tolerances.of(manifest.recipe, manifest.precision)
+        tolerances = Tolerances.of(manifest.recipe, manifest.served_precision)
         comparison = Comparison(
             "prepared", tolerances, self._types, scales, manifest.varying, parts
         )
