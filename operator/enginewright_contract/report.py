@@ -40,6 +40,7 @@ _CUT: Final = " …"
 _SHORT_REASON: Final = 60  # characters, for which a backend is excluded
 # why an artefact has no image, and then the image: pods can do without both
 _OF_IMAGE: Final = ("image_failure", "image")
+_TEXTS: Final = (*_OF_IMAGE, "unjudged")  # absent where they are left out; all else is a list
 NAMED_NODES: Final = 5  # named in a message; the rest is a count
 
 _JOB_REMEDIES: Final = {
@@ -174,6 +175,7 @@ class PublishedEngine(Message):
     parity_max_abs_error: float | None = None
     parity_max_rel_error: float | None = None
     parity_with: CutText = "prepared"  # or source
+    unjudged: CutText | None = None  # parts of outputs that its golden samples do not judge
     cached: bool = False  # it was in the store already
     # of backend, ort, cuda and driver, as far as they are known
     versions: dict[Text, CutText] = Field(default_factory=dict, max_length=8)
@@ -249,7 +251,7 @@ def _with_failure(report: StageReport, failure: Finding) -> StageReport:
 def _shorten(report: StageReport) -> StageReport:
     """Return it with less that only describes the artefact: its key must fit, to find it."""
     engine, published = report.engine, report.published
-    for part in ("elsewhere", "reasons", "latencies", *_OF_IMAGE, "backends"):
+    for part in ("elsewhere", "reasons", "latencies", "unjudged", *_OF_IMAGE, "backends"):
         shown = report.model_copy(update={"message": _CUT, "engine": engine})
         if engine and _excess(shown) > 0:
             engine = engine.model_copy(update=_with_less(engine, part))
@@ -261,7 +263,7 @@ def _shorten(report: StageReport) -> StageReport:
 def _with_less(engine: PublishedEngine, part: str) -> dict[str, Any]:
     if part == "reasons":
         return {"backends": tuple(map(_with_short_reason, engine.backends))}
-    return {part: None if part in _OF_IMAGE else ()}
+    return {part: None if part in _TEXTS else ()}
 
 
 def _with_short_reason(compared: PublishedBackend) -> PublishedBackend:

@@ -41,7 +41,8 @@ class Check(StrEnum):
     GOLDEN = "golden"
     """Every golden sample was sent, and the last answer to each is right, alone and in a batch; else
     `ParityFailed`, or `DeviceLost`, `RunsFail` after two consecutive responses of 500 or 400. Unknown with
-    `NothingCompared` if no output had an element to compare."""
+    `NothingCompared` if no output had an element to compare; ok with `ParityUnknown` if the samples do not judge
+    parts of outputs that nobody accepts."""
     PROBE_LATENCY = "probe-latency"
     """Golden inferences take at most 2.2 times the pod's baseline, in model time; else
     `SlowerThanBaseline`."""
@@ -158,3 +159,5 @@ class Verdict(Message):
     """p50, p90 and p99 of the usual shapes, in model time, with shapes and runs; absent: not measured."""
     parity_max_abs_error: float | None = None
     """Largest absolute error in the last responses to the golden samples."""
+    accepted: str = ""
+    """Parts of outputs that the golden samples do not judge and `spec.parity.outputs` accepts, as text; empty: none."""

@@ -125,10 +125,11 @@ def verdict(
     fallback: FallbackVerdict | None = None,
     *,
     failed: Mapping[Check, Reason] | None = None,
+    unproven: Mapping[Check, Reason] | None = None,
     p99: float | None = 0.012,
 ) -> Verdict:
-    """Return a sidecar's verdict, with all checks ok except the failed ones."""
-    wrong = failed or {}
+    """Return a sidecar's verdict, with all checks ok except the failed ones; some may be ok with a reason."""
+    wrong, reasons = failed or {}, {**(failed or {}), **(unproven or {})}
     return Verdict(
         model=MODEL,
         revision="r",
@@ -139,8 +140,8 @@ def verdict(
             CheckVerdict(
                 check=check,
                 state="failed" if check in wrong else "ok",
-                reason=wrong.get(check),
-                message=f"{check}!" if check in wrong else "",
+                reason=reasons.get(check),
+                message=f"{check}!" if check in reasons else "",
             )
             for check in Check
         ),

@@ -13,9 +13,11 @@ from enginewright_cli.rollout.reading import KnownModel
 from enginewright_cli.rollout.result import RolloutStatus
 from enginewright_cli.rollout.view import show
 from enginewright_contract.measurements import Measurements
+from enginewright_contract.reasons import Reason
+from enginewright_contract.verdict import Check
 from rich.console import Console
 
-from tests.support.plan_objects import CPU_IMAGE, OTHER, SECOND
+from tests.support.plan_objects import CPU_IMAGE, OTHER, SECOND, verdict
 from tests.support.plan_world import World, serving
 
 CANARY = {"canary": {"replicas": 1, "hold": "60s", "steps": ["50%"]}}
@@ -86,6 +88,15 @@ def test_one_revision_that_serves() -> None:
     )
     (past,) = rollout.history
     assert (past.revision, past.outcome, past.images) == (revision, "Promoted", (CPU_IMAGE,))
+
+
+def test_parts_of_outputs_that_no_sample_judges_are_a_note() -> None:
+    world = serving().sidecars_say(verdict(unproven={Check.GOLDEN: Reason.PARITY_UNKNOWN}))
+    rollout = status(world)
+    assert rollout.verdict == "healthy"
+    (note,) = rollout.notes
+    assert note == f"ParityVerified is Unknown: golden!; {Reason.PARITY_UNKNOWN.remedy}"
+    assert f"note: {note}" in " ".join(text(rollout, world).split())
 
 
 def test_nothing_serves_yet() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from enginewright.plan.engines.status import engine_facts, engine_versions
-from enginewright_contract.manifest import BackendLatency, Latency, OutputParity
+from enginewright_contract.manifest import BackendLatency, Latency, OutputParity, UnjudgedParts
 from enginewright_contract.report import StageReport, read_termination_message
 from enginewright_runtime.engine.handoff import describe_published
 from enginewright_runtime.session.driver import release
@@ -52,6 +52,13 @@ def test_parity_is_that_against_the_reference_and_not_the_expected_outputs() -> 
         "maxAbsError": "0.000125",
         "maxRelError": "0.0021",
     }
+
+
+def test_parts_that_the_samples_do_not_judge_are_recorded() -> None:
+    parts = UnjudgedParts(axis=1, indices=(4,), count=1, of=84)
+    one = PARITY[1].model_copy(update={"unjudged": (parts,)})
+    parity = report_engine(parity=(*PARITY[:1], one))["engine"]["parity"]
+    assert parity["unjudged"].startswith("1 of 84 indices of axis 1 (4) of output 'z' do not vary")
 
 
 @pytest.mark.parametrize("relative", [None, inf, nan])

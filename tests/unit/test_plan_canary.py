@@ -218,6 +218,19 @@ def test_crashing_canary_is_rejected() -> None:
     assert world.rolled_back == ["BackendCrashed"], "it is counted once"
 
 
+def test_part_of_an_output_that_fails_at_startup_is_named_and_rejects_the_canary() -> None:
+    part = "output 'dets' differs in index 4 of axis 1: RMS error 0.3, 150% of what the samples move it by"
+    world = update(serve())
+    old = world.status["active"]["revision"]
+    (canary,) = world.canaries()
+    world.crash(canary["metadata"]["name"], Reason.PARITY_FAILED, message=part, index=0)
+    world.settle()
+    assert world.conditions()["RolledBack"] == ("True", "ParityFailed")
+    assert (world.canaries(), find_revisions(world)) == ([], {old})
+    assert part in world.status["lastFailure"]["message"]
+    assert part in world.message()
+
+
 def reject_canary() -> World:
     world = analysing()
     world.crash(world.canaries()[0]["metadata"]["name"], Reason.BACKEND_CRASHED, index=0)

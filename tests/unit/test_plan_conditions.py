@@ -259,6 +259,9 @@ STATES: Final[dict[str, Callable[[], World]]] = {
     ),
     "a transient failure, the next Job runs": next_job_runs,
     "refused, nothing serves": lambda: World().settle().job_fails(Reason.DIGEST_MISMATCH, "fetch"),
+    "refused, samples do not judge parts of an output": lambda: (
+        World(precision="INT8").settle().job_fails(Reason.PARITY_UNKNOWN, "quantize")
+    ),
     "first rollout": lambda: World().settle().job_succeeds(),
     "first rollout, its pods fail": lambda: (
         World().settle().job_succeeds().rolling(0).new_pod_fails(Reason.PROVIDER_MISSING)
@@ -340,6 +343,9 @@ STATES: Final[dict[str, Callable[[], World]]] = {
     "serving, the promise is broken": promise_breaks,
     "serving, a sidecar sees wrong answers": lambda: serving().sidecars_say(
         verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})
+    ),
+    "serving, samples do not judge parts of an output": lambda: serving().sidecars_say(
+        verdict(unproven={Check.GOLDEN: Reason.PARITY_UNKNOWN})
     ),
     "serving, the sidecars do not answer": lambda: silence(serving()),
     "scaled to zero": lambda: serving().edit(replicas=0).all_available(),

@@ -162,6 +162,28 @@ def test_model_that_the_image_cannot_prepare_keeps_its_own() -> None:
     assert not member.running_jobs()
 
 
+UNJUDGED: Final = "3 of 84 indices of axis 1 (4, 7, 9) of output 'dets' do not vary enough for INT8"
+ACCEPTED: Final[Json] = {"outputs": [{"name": "dets", "acceptUnjudged": True}]}
+
+
+# event: Operator | a new image's proof does not judge parts of what a model serves | the model with its own image | an
+#   Event `ImageKept` with the parts; it moves once its spec shows or accepts them
+def test_model_that_a_new_proof_does_not_judge_keeps_its_image_until_that_is_accepted() -> None:
+    member = Member(precision="INT8").upgrade().moves()
+    member.job_fails(Reason.PARITY_UNKNOWN, "quantize", UNJUDGED)
+    assert member.state() == ("Kept", "ParityUnknown")
+    assert UNJUDGED in member.record["message"]
+    (kept,) = [event for event in member.events if event.reason == "ImageKept"]
+    assert UNJUDGED in kept.message
+    assert member.conditions()["Ready"] == ("True", "Serving")
+    assert member.serving_images() == {CPU_IMAGE}
+    assert not member.later(days=2).running_jobs()
+    member.edit(parity=ACCEPTED).job_succeeds(SECOND).all_available()
+    assert member.state() == ("Moving", "")
+    member.job_succeeds(publish_model("e" * 64)).all_available()
+    assert (member.state(), member.serving_images()) == (("Moved", ""), {NEW})
+
+
 def test_a_failure_that_can_pass_is_none() -> None:
     member = Member().upgrade().moves()
     member.job_fails(Reason.STORE_UNAVAILABLE)

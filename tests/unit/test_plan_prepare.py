@@ -1,15 +1,15 @@
 """Preparing: which Job is made when, what came of it, and that nothing becomes a storm."""
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import pytest
-from enginewright_contract.reasons import Reason
+from enginewright_contract.reasons import Reason, exit_code
 from enginewright_contract.report import Finding, StageReport, remedy
 from enginewright_contract.task import PREPARE_STAGES, PrepareTask
 
 from tests.support.fake_kube import timestamp
-from tests.support.plan_objects import CPU_IMAGE, OTHER, image_facts, publish_model
+from tests.support.plan_objects import CPU_IMAGE, OTHER, Json, image_facts, publish_model
 from tests.support.plan_world import World
 from tests.support.simulation import PASSING, PERMANENT, RARELY_PASSING, report_end, statuses
 
@@ -351,6 +351,60 @@ def test_every_remedy_leads_to_a_new_job(spec: dict[str, Any]) -> None:
     world.edit(**spec)
     assert world.conditions()["Reconciling"] == ("True", "Preparing")
     world.job()
+
+
+UNJUDGED: Final = "3 of 84 indices of axis 1 (4, 7, 9) of output 'dets' do not vary enough for INT8"
+
+
+def refuse_precision() -> World:
+    """Return a model that serves, and that is not brought to INT8 since its samples do not judge parts of an output."""
+    world = World().settle().job_succeeds().all_available().jobs_are_cleaned_away()
+    world.edit(precision="INT8", quantization={"perChannel": False})
+    name = world.job()["metadata"]["name"]
+    failure = Finding(reason=Reason.PARITY_UNKNOWN, cause=UNJUDGED)
+    report = StageReport(stage="quantize", ok=False, failure=failure).termination_message()
+    last = report_end("quantize", code=int(exit_code(failure.reason)), message=report)
+    world.job_pod_becomes(phase="Failed", **statuses(PREPARE_STAGES, "quantize", last))
+    return world.job_ends("Failed", name, reason="PodFailurePolicy")
+
+
+# event: Sources | a precision is requested in which samples do not judge parts of an output | the serving revision |
+#   Ready `ParityUnknown` with the parts, until samples show them or the spec accepts them
+def test_precision_in_which_parts_are_not_judged_is_refused_once_and_the_old_one_serves() -> None:
+    world = refuse_precision()
+    revision = world.status["serving"]["revision"]
+    assert world.conditions()["Ready"] == ("False", "ParityUnknown")
+    assert world.conditions()["Stalled"] == ("True", "ParityUnknown")
+    remedy = Reason.PARITY_UNKNOWN.remedy
+    assert world.message() == f"{UNJUDGED}; {remedy}; revision {revision} keeps serving"
+    assert world.conditions()["ParityVerified"] == ("True", "GoldenMatches"), "of what serves"
+    world.later(days=2).operator_restarts()
+    assert world.running_jobs() == []
+    assert world.status["serving"]["revision"] == revision
+    assert world.the("Deployment")["status"]["availableReplicas"] == 1
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"parity": {"samples": {"uri": "s3://models/samples.npz"}}},
+        {"quantization": {"calibration": {"uri": "s3://models/calibration.npz"}}},
+        {"parity": {"outputs": [{"name": "dets", "acceptUnjudged": True}]}},
+        {"precision": "FP16"},
+    ],
+    ids=["samples", "calibration data", "accepted", "another precision"],
+)
+def test_precision_that_was_refused_is_tried_again_with_what_may_mend_it(spec: Json) -> None:
+    world = refuse_precision().edit(**spec)
+    assert world.conditions()["Ready"] == ("False", "Preparing")
+    world.job_succeeds(publish_model("b" * 64)).all_available()
+    assert world.conditions()["Ready"] == ("True", "Serving")
+
+
+def test_without_the_precision_that_was_refused_what_was_prepared_serves_again() -> None:
+    world = refuse_precision().edit(precision=None, quantization=None)
+    assert world.running_jobs() == []
+    assert world.conditions()["Ready"] == ("True", "Serving")
 
 
 def test_another_onnx_runtime_prepares_again_while_the_old_revision_serves() -> None:

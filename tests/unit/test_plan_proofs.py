@@ -78,6 +78,42 @@ def test_an_output_of_which_nothing_is_compared_is_named_beside_those_that_match
     assert not proof.any_failed
 
 
+UNJUDGED = "1 golden sample passed; 2 of 84 indices of axis 1 (4, 7) of output 'dets' do not vary enough"
+
+
+def leave_unjudged(*, accepted: str = "") -> Verdict:
+    """Return the verdict on a pod whose samples do not judge parts of an output."""
+    unjudged = CheckVerdict(
+        check=Check.GOLDEN, state="ok", reason=Reason.PARITY_UNKNOWN, message=UNJUDGED
+    )
+    passed = verdict().model_copy(update={"accepted": accepted})
+    if accepted:
+        return passed
+    checks = tuple(unjudged if check.check is Check.GOLDEN else check for check in passed.checks)
+    return passed.model_copy(update={"checks": checks})
+
+
+def test_parts_that_no_sample_judges_leave_parity_unknown_and_break_nothing() -> None:
+    proof = proven([verdict(), leave_unjudged()], FORBID)
+    assert (proof.parity.status, proof.parity.reason) == ("Unknown", "ParityUnknown")
+    assert proof.parity.message == f"{UNJUDGED}; {Reason.PARITY_UNKNOWN.remedy}"
+    assert proof.broken is None
+    assert not proof.any_failed
+    assert refusal(leave_unjudged(), FORBID) is None
+
+
+def test_wrong_outputs_of_another_pod_are_reported_before_parts_that_are_not_judged() -> None:
+    wrong = verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})
+    proof = proven([leave_unjudged(), wrong], FORBID)
+    assert (proof.parity.status, proof.parity.reason) == ("False", "ParityFailed")
+
+
+def test_parts_that_are_accepted_are_named_beside_those_that_match() -> None:
+    proof = proven([verdict(), leave_unjudged(accepted="spec accepts two parts")], FORBID)
+    assert (proof.parity.status, proof.parity.reason) == ("True", "GoldenMatches")
+    assert proof.parity.message.endswith("; spec accepts two parts")
+
+
 def test_the_worst_pod_speaks() -> None:
     proof = proven(
         [verdict(), verdict(fallback=elsewhere(8, 0.25), p99=0.034), verdict(p99=0.02)], ALLOW

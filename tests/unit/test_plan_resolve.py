@@ -214,7 +214,7 @@ def test_the_recipe_holds_all_that_the_spec_asks_for() -> None:
             "maxExcludedShare": "10%",
         },
         extensions=[{"uri": "pvc://libs/a.so", "sha256": "A" * 64, "type": "CustomOperators"}],
-        parity={"outputs": [{"name": "y", "rtol": "0.1"}]},
+        parity={"outputs": [{"name": "y", "rtol": "0.1"}, {"name": "z", "acceptUnjudged": True}]},
     )
     resolved = recipe(world)
     assert (resolved.target_opset, resolved.precision, resolved.allowed_precisions) == (
@@ -235,7 +235,10 @@ def test_the_recipe_holds_all_that_the_spec_asks_for() -> None:
     assert resolved.extensions == (
         Extension(uri="pvc://libs/a.so", sha256="a" * 64, type="CustomOperators"),
     )
-    assert resolved.outputs == (OutputTolerance(name="y", rtol=0.1),)
+    assert resolved.outputs == (
+        OutputTolerance(name="y", rtol=0.1),
+        OutputTolerance(name="z", accept_unjudged=True),
+    )
 
 
 @pytest.mark.parametrize(
@@ -266,6 +269,7 @@ def test_serving_settings_are_not_in_the_hash(spec: dict[str, Any]) -> None:
         {"precision": "FP32"},
         {"shapes": [SHAPE]},
         {"parity": {"atol": "0.5"}},
+        {"parity": {"outputs": [{"name": "y", "acceptUnjudged": True}]}},
         {"backends": ["openvino"]},
     ],
 )

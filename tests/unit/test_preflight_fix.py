@@ -18,8 +18,8 @@ from enginewright_cli.preflight.fix import ChangeLog
 from enginewright_cli.preflight.options import OptionError, option, suggest
 from enginewright_cli.preflight.outputs import Outputs
 from enginewright_cli.preflight.request import PreflightRequest, local_uri
-from enginewright_cli.preflight.result import ModelFacts, Result, TargetResult, advice
-from enginewright_contract.manifest import ArtifactFile, Change, TensorSpec
+from enginewright_cli.preflight.result import ModelFacts, Parity, Result, TargetResult, advice
+from enginewright_contract.manifest import ArtifactFile, Change, OutputParity, TensorSpec, UnjudgedParts
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding
 from enginewright_contract.task import Promise, Recipe, ShapeProfile
@@ -139,6 +139,16 @@ def test_a_lower_level_of_optimization_is_said(
     assert log.graph_optimization == (level if said else None)
     lines = " ".join(fix.summary(log, Path("out.onnx")))
     assert ("graph_optimization_level ORT_DISABLE_ALL" in lines) is said
+
+
+def test_parts_that_the_samples_do_not_judge_are_said(tmp_path: Path, place: Path) -> None:
+    prepare(tmp_path)
+    log = present(write(place / "out.onnx", tmp_path))
+    parts = UnjudgedParts(axis=1, indices=(4,), count=1, of=84)
+    compared = OutputParity(name="y", compared_with="source", unjudged=(parts,))
+    unproven = log.model_copy(update={"parity": Parity(verdict="unknown", outputs=(compared,))})
+    lines = fix.summary(unproven, Path("out.onnx"))
+    assert "not judged by the samples: 1 of 84 indices of axis 1 (4) of output 'y'" in lines
 
 
 def test_the_first_target_that_passes_decides(tmp_path: Path, place: Path) -> None:

@@ -1,28 +1,32 @@
 """The sidecar's decisions: what counts for how long, who is admitted, what is slow. No IO."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from enginewright_contract.execution import Driver, Execution, PlacementFacts
-from enginewright_contract.manifest import Partition, TensorSpec
+from enginewright_contract.manifest import OutputParity, Partition, TensorSpec, UnjudgedParts
 from enginewright_contract.measurements import PROBING_SECONDS
 from enginewright_contract.processors import Feature, Processor
 from enginewright_contract.reasons import Reason
 from enginewright_contract.status_codes import LOAD
-from enginewright_contract.task import Policy, Promise, ServeTask
+from enginewright_contract.task import OutputTolerance, Policy, Promise, ServeTask
 from enginewright_contract.verdict import RELEASE_SECONDS, Check, CheckState, CheckVerdict
 from enginewright_serving.sidecar import execution_checks
 from enginewright_serving.sidecar.checks import CheckBoard, CheckResult
 from enginewright_serving.sidecar.errors import ErrorShare, response_counts
 from enginewright_serving.sidecar.golden import ProbeResult
+from enginewright_serving.sidecar.golden_results import GoldenResults
+from enginewright_serving.sidecar.metrics import expose
 from enginewright_serving.sidecar.pod_state import OF_EXECUTION, PodState
 from enginewright_serving.sidecar.readiness import Gate, seconds_left
 from enginewright_serving.sidecar.settings import INTERVALS
 from enginewright_serving.sidecar.trend import BASELINE_PROBES, LOWERING_LEAST
 
 from tests.support import manifests
+from tests.support.optional import present
 
 CPU = "CPUExecutionProvider"
 GPU = "CUDAExecutionProvider"
@@ -652,6 +656,49 @@ def test_outputs_without_elements_are_named(
     if reason is not None:
         assert "'boxes'" in golden.message
         assert "was compared" in golden.message
+
+
+UNJUDGED: Final = OutputParity(
+    name="dets",
+    compared_with="source",
+    unjudged=(UnjudgedParts(axis=1, indices=(4, 7), count=2, of=84),),
+)
+
+
+# fault: Outputs | a column, channel or class of an output that no golden sample moves, so that nothing shows whether
+#   it is right | check `golden` and ParityVerified name it, until samples show it or the spec accepts it | as it is made
+@pytest.mark.parametrize("accepted", [False, True])
+@pytest.mark.parametrize("of_engine", [False, True])
+def test_parts_that_the_samples_do_not_judge_are_named_and_the_pod_serves(
+    accepted: bool, of_engine: bool
+) -> None:
+    pod = Pod()
+    outputs = (OutputTolerance(name="dets", accept_unjudged=accepted),)
+    made = MANIFEST.model_copy(
+        update={
+            "recipe": MANIFEST.recipe.model_copy(update={"outputs": outputs}),
+            "precision": "INT8",
+            "parity": () if of_engine else (UNJUDGED,),
+            "engine": ENGINE.model_copy(update={"parity": (UNJUDGED,)}) if of_engine else None,
+        }
+    )
+    pod.pod_state.golden_results = GoldenResults(made, 1)
+    pod.turn()
+    golden, verdict = pod.state(Check.GOLDEN), pod.pod_state.verdict()
+    assert (golden.state, verdict.ready) == ("ok", True)
+    assert golden.reason is (None if accepted else Reason.PARITY_UNKNOWN)
+    said = "2 of 84 indices of axis 1 (4, 7) of output 'dets' do not vary enough"
+    assert said in (verdict.accepted if accepted else golden.message)
+    assert bool(verdict.accepted) is accepted
+    exposed = expose(pod.pod_state, b"").decode()
+    (line,) = re.findall("^enginewright_parity_unjudged_parts.* (.+)$", exposed, re.MULTILINE)
+    assert float(line) == (0 if accepted else 2)
+
+
+def test_wrong_answers_are_named_before_parts_that_are_not_judged() -> None:
+    results = GoldenResults(MANIFEST.model_copy(update={"parity": (UNJUDGED,)}), 1)
+    outcome = present(results.add(ProbeResult("s0", 0.01, 0.0, wrong="output 'dets' differs")))
+    assert (outcome.state, outcome.reason) == ("failed", Reason.PARITY_FAILED)
 
 
 def test_probes_that_are_never_answered_in_time_are_slow() -> None:

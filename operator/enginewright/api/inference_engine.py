@@ -190,6 +190,9 @@ class EngineParity(ApiModel):
     max_rel_error: Text = ""
     """Largest relative difference; empty: there is none, as where the reference is 0."""
 
+    unjudged: Text = ""
+    """Parts of outputs that the golden samples do not judge and nobody accepts; empty: there are none."""
+
 
 class EngineFacts(ApiModel):
     """The engine, as the Job that built it reported."""

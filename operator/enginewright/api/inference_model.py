@@ -306,7 +306,7 @@ class Samples(ApiModel):
 
 
 class OutputToleranceSpec(ApiModel):
-    """Tolerances for one output."""
+    """How one output is judged."""
 
     name: TensorName
     """Name of the output in the model."""
@@ -316,6 +316,9 @@ class OutputToleranceSpec(ApiModel):
 
     atol: Tolerance | None = None
     """Absolute tolerance, as a number in quotes."""
+
+    accept_unjudged: bool = False
+    """Whether parts of the output that do not vary enough on the golden samples to be judged are accepted. If not, ParityVerified is Unknown while they serve, and a spec.precision in which there are any is refused with ParityUnknown."""
 
 
 class ParitySpec(ApiModel):
@@ -331,7 +334,7 @@ class ParitySpec(ApiModel):
     """Absolute tolerance, as a number in quotes, such as "0.001"; see rtol."""
 
     outputs: Annotated[tuple[OutputToleranceSpec, ...], Field(max_length=64), map_list("name")] = ()
-    """Tolerances for single outputs, which override rtol and atol."""
+    """How single outputs are judged; their tolerances override rtol and atol."""
 
 
 class Accelerator(ApiModel):

@@ -93,6 +93,7 @@ def _engine(obj: InferenceEngine, source: str) -> EngineInspection:
         build_seconds=facts.build_milliseconds / 1000 if facts else None,
         # the status contains only the 99th percentile of a benchmark
         latency=None if p99 is None else Latency(p50=0, p90=0, p99=p99 / 1e6, samples=0),
+        unjudged=facts.parity.unjudged if facts and facts.parity else "",
         state=_ready(obj),
         problems=problems,
         notes=(

@@ -16,6 +16,7 @@ from enginewright_contract.manifest import (
     ArtifactFile,
     Manifest,
 )
+from enginewright_contract.unjudged import Unjudged
 from pydantic import ValidationError
 
 from enginewright_cli import installing
@@ -117,6 +118,7 @@ def _artifact(folder: Path, path: Path, progress: Progress) -> EngineInspection:
         peak_memory_bytes=engine.peak_memory_bytes,
         latency=engine.latency,
         parity_max_abs_error=engine.parity_max_abs_error,
+        unjudged=Unjudged.of_artefact(manifest).cause,
         partitions=engine.partitions,
         files=tuple(files),
         layers=() if alone else _layers(folder / LAYERS_NAME),

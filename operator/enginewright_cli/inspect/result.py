@@ -87,6 +87,8 @@ class EngineInspection(Message):
     """Latency with the opt shapes on a device of the class; absent: built without a device."""
     parity_max_abs_error: float | None = None
     """Largest absolute error over all outputs, against the golden samples."""
+    unjudged: str = ""
+    """Parts of outputs that the golden samples do not judge and nobody accepts, as text; empty: none."""
     state: str = ""
     """Condition Ready of an InferenceEngine."""
     partitions: tuple[Partition, ...] = ()

@@ -81,6 +81,7 @@ def _rows(engine: EngineInspection) -> Iterator[tuple[str, str]]:
     yield "latency", _latency(engine)
     if engine.parity_max_abs_error is not None:
         yield "parity", f"largest absolute error {engine.parity_max_abs_error:.3g}"
+    yield "not judged", engine.unjudged
     yield "model digest", (engine.model_digest or "")
     yield "prepared model", (engine.prepared_key or "")
     yield "key", (engine.key or "")

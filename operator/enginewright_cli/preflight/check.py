@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from enginewright.plan.engines.coverage import EngineCoverage, promise_violation
 from enginewright_contract import task as contract
@@ -30,6 +30,7 @@ from enginewright_contract.task import (
     Recipe,
     ServeTask,
 )
+from enginewright_contract.unjudged import Unjudged
 
 from enginewright_cli.preflight import graph, placement
 from enginewright_cli.preflight.local_pod import LocalPod
@@ -53,6 +54,10 @@ from enginewright_cli.preflight.workspace import PreflightWorkspace
 
 _MAX_NODES_ELSEWHERE: Final = 100
 _OF_CLIENT: Final = range(400, 500)  # codes of HTTP
+_PARITY: Final[dict[Reason, Literal["fail", "unknown"]]] = {  # of a target that failed
+    Reason.PARITY_FAILED: "fail",
+    Reason.PARITY_UNKNOWN: "unknown",
+}
 
 Progress = Callable[[str, str], None]  # target, stage that starts
 _Job = Callable[[], str | None]  # returns why it failed; discards the findings of its earlier run
@@ -249,9 +254,7 @@ class _Backend:
             "changes": manifest.changes,
             "prepared_key": prepared.key,
             "versions": manifest.versions,
-            "parity": Parity(
-                verdict="pass" if manifest.parity else "unknown", outputs=manifest.parity
-            ),
+            "parity": _describe_parity(manifest),
         }
         judged = judge(target, prepared)
         seconds = round(prepared.seconds + time.monotonic() - began, 3)
@@ -482,6 +485,11 @@ def _describe_failure(outcome: StageReport) -> dict[str, Any]:
     if failure := outcome.failure:
         message = render(failure.cause, advice(failure))
         failed |= {"reason": failure.reason.value, "message": message}
-        if failure.reason is Reason.PARITY_FAILED:
-            failed["parity"] = Parity(verdict="fail")
+        if verdict := _PARITY.get(failure.reason):
+            failed["parity"] = Parity(verdict=verdict)
     return failed
+
+
+def _describe_parity(manifest: Manifest) -> Parity:
+    is_judged = manifest.parity and not Unjudged.of_artefact(manifest).refused
+    return Parity(verdict="pass" if is_judged else "unknown", outputs=manifest.parity)

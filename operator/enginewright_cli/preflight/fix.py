@@ -146,7 +146,12 @@ def summary(log: ChangeLog, out: Path) -> list[str]:
             f"ONNX Runtime must load it with graph_optimization_level {_LEVELS[level]}: at higher"
             " ones it refuses it, or its outputs differ"
         )
-    return lines + [f"output {output.name} {_difference(output)}" for output in log.parity.outputs]
+    lines += [f"output {output.name} {_difference(output)}" for output in log.parity.outputs]
+    return lines + [
+        f"not judged by the samples: {part.describe(output.name)}"
+        for output in log.parity.outputs
+        for part in output.unjudged
+    ]
 
 
 def _find_lower_level(manifest: Manifest) -> str | None:

@@ -22,6 +22,10 @@ VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)  # the worst is last
 _USUAL_REMEDIES: Final = {
     Reason.BUILD_FAILED: "replace the operators that the builder rejects, or choose another target",
     Reason.PROVIDER_REFUSED: "choose another target",
+    Reason.PARITY_UNKNOWN: (
+        "give real inputs in which these parts vary, by --samples or --calibration, or omit --precision; a deployment"
+        " accepts them by acceptUnjudged in spec.parity.outputs"
+    ),
     Reason.SOURCE_UNREACHABLE: "check the path or address, and that this machine reaches it",
 }
 _REMEDIES: Final = {  # outside a cluster, instead of any
@@ -148,7 +152,7 @@ class Parity(Described):
     """How close the outputs of the served model are to the source model's."""
 
     verdict: Literal["pass", "fail", "unknown"]
-    """Whether every output is within its tolerance; unknown: nothing was compared."""
+    """Whether every output is within its tolerance; unknown: nothing was compared, or the samples do not judge parts of an output."""
     outputs: tuple[OutputParity, ...] = ()
     """Results for each output; empty: nothing was compared, such as for a source that is served unchanged."""
 

@@ -8,14 +8,20 @@ import sys
 import textwrap
 from typing import Any, Final
 
-from enginewright_contract.manifest import Change, Latency, OutputParity, TensorSpec
+from enginewright_contract.manifest import Change, Latency, OutputParity, TensorSpec, UnjudgedParts
 from pydantic import BaseModel, TypeAdapter
 
 from enginewright_cli.preflight.result import SCHEMA, Described, Result, Results
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _NULL: Final = {"type": "null"}
-_OF_CONTRACT: Final[tuple[type[BaseModel], ...]] = (TensorSpec, Change, OutputParity, Latency)
+_OF_CONTRACT: Final[tuple[type[BaseModel], ...]] = (
+    TensorSpec,
+    Change,
+    OutputParity,
+    UnjudgedParts,
+    Latency,
+)
 
 
 def schema() -> dict[str, Any]:

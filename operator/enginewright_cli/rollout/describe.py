@@ -7,7 +7,7 @@ from typing import Final
 
 from enginewright.analysis.comparison import compare
 from enginewright.analysis.result import AnalysisResult
-from enginewright.api.conditions import ConditionType
+from enginewright.api.conditions import ConditionType, find_condition
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import TargetPhase
 from enginewright.manifests.labels import CANARY, CLASS, REVISION, TRACK
@@ -17,6 +17,7 @@ from enginewright.plan.prepare.prepare import list_prepared
 from enginewright.plan.rollout.canary.analysis import comparisons_of, limits, result_of, step_end
 from enginewright.plan.rollout.canary.transitions import COMPARED
 from enginewright_contract.measurements import Measurements
+from enginewright_contract.reasons import Reason
 
 from enginewright_cli.rollout.reading import KnownModel
 from enginewright_cli.rollout.result import (
@@ -46,6 +47,7 @@ def describe(
     status = model.status
     notes = [] if pods is not None else ["you may not read pods"]
     notes += sorted({why for why in measured.values() if isinstance(why, str)})
+    notes += _list_unproven(model)
     verdict, reason, message = _verdict(model)
     failure = status.last_failure
     compared = _compare(model, pods or (), measured)
@@ -99,6 +101,14 @@ def _verdict(model: InferenceModel) -> tuple[Verdict, str, str]:
     elif ConditionType.READY in true:
         verdict = "healthy"
     return verdict, ready.reason, ready.message
+
+
+def _list_unproven(model: InferenceModel) -> list[str]:
+    """Return what the golden samples do not prove of what serves, if they leave anything out."""
+    parity = find_condition(model.status.conditions, ConditionType.PARITY_VERIFIED)
+    if parity is None or parity.reason != Reason.PARITY_UNKNOWN:
+        return []
+    return [f"{parity.type} is {parity.status}: {parity.message}"]
 
 
 def _arm(current: KnownModel, revision: str, pods: Collection[PodView] | None) -> RolloutArm:

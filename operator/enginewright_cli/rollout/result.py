@@ -162,4 +162,4 @@ class RolloutStatus(Message):
     history: tuple[PastRevision, ...] = ()
     """The stored revisions, the newest first."""
     notes: tuple[str, ...] = ()
-    """What could not be read, and what the comparison leaves out."""
+    """What could not be read, what golden samples do not judge of what serves, and what the comparison leaves out."""

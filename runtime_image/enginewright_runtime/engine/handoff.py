@@ -19,6 +19,7 @@ from enginewright_contract.report import (
     StageReport,
 )
 from enginewright_contract.task import EngineRecipe
+from enginewright_contract.unjudged import Unjudged
 
 from enginewright_runtime.core.handoff import Handoff
 from enginewright_runtime.core.labels import strip_fusion
@@ -79,6 +80,7 @@ def describe_published(manifest: Manifest, *, is_cached: bool) -> PublishedEngin
         parity_max_abs_error=engine.parity_max_abs_error,
         parity_max_rel_error=worst.max_rel_error if worst else None,
         parity_with=worst.compared_with if worst else "prepared",
+        unjudged=Unjudged.find(engine.parity, manifest.recipe, manifest.precision).cause or None,
         cached=is_cached,
         versions=_versions(manifest, engine.recipe),
         latencies=tuple(

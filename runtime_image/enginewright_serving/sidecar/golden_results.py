@@ -6,6 +6,7 @@ from typing import Final
 
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import Reason
+from enginewright_contract.unjudged import Unjudged
 from enginewright_runtime.core.logs import format_count
 
 from enginewright_serving.sidecar.checks import CheckResult
@@ -24,6 +25,7 @@ class GoldenResults:
     def __init__(self, manifest: Manifest, samples: int) -> None:
         self._manifest = manifest
         self._samples = samples
+        self.unjudged = Unjudged.of_artefact(manifest)
         self._last: dict[str, ProbeResult] = {}  # by sample
         self._paired: dict[str, ProbeResult] = {}  # likewise, in a batch with other inputs
         self._failing = 0  # in a row that the server could not run
@@ -64,6 +66,9 @@ class GoldenResults:
         spread = [output.name for output in self._manifest.varying or () if output.spreads]
         if spread:
             right += f"; compared in distribution: {', '.join(spread)}"
+        if unjudged := self.unjudged.cause:  # it stays ok: nothing is known to be wrong
+            said = "; ".join(filter(None, (right, unjudged, blank)))
+            return CheckResult("ok", Reason.PARITY_UNKNOWN, said)
         if blank:  # it stays ok: clients get the other outputs, which agree
             return CheckResult("ok", Reason.NOTHING_COMPARED, f"{right}; {blank}")
         return CheckResult.as_ok(right)

@@ -239,6 +239,7 @@ class PodState:
             fallback=placed.fallback if placed else None,
             baseline=self.latency.baseline,
             parity_max_abs_error=self.golden_results.max_abs_error,
+            accepted=self.golden_results.unjudged.note,
         )
 
     def _record(self, check: Check, outcome: CheckResult, interval: float = 0.0) -> None:

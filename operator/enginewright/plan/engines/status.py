@@ -159,6 +159,7 @@ def _parity(published: PublishedEngine) -> EngineParity | None:
         compared_with=published.parity_with,
         max_abs_error=f"{worst:.3g}",
         max_rel_error="" if relative is None else f"{relative:.3g}",
+        unjudged=published.unjudged or "",
     )
 
 

@@ -319,8 +319,11 @@ def _engines_ready(outcome: PrepareOutcome | None, engines: Engines | None) -> S
 
 
 def _parity(state: ModelState) -> Statement:
-    if (failure := _failure(state)) and failure.reason == Reason.PARITY_FAILED:
+    failure = _failure(state)
+    if failure and failure.reason == Reason.PARITY_FAILED:
         return failure
+    if failure and failure.reason == Reason.PARITY_UNKNOWN:
+        return replace(failure, status="Unknown")
     return state.proofs.parity if state.proofs else _NOT_YET
 
 

@@ -62,7 +62,10 @@ def recipe(
         atol=_number(spec.parity.atol),
         outputs=tuple(
             task.OutputTolerance(
-                name=output.name, rtol=_number(output.rtol), atol=_number(output.atol)
+                name=output.name,
+                rtol=_number(output.rtol),
+                atol=_number(output.atol),
+                accept_unjudged=output.accept_unjudged,
             )
             for output in spec.parity.outputs
         ),

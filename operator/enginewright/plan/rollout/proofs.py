@@ -148,9 +148,14 @@ def _parity(verdicts: Sequence[Verdict]) -> Statement:
     ):
         return Statement("Unknown", str(lasting.reason), _text_of(lasting))
     if checks and all(check.state == "ok" for check in checks):
+        unjudged = (check for check in checks if check.reason is Reason.PARITY_UNKNOWN)
+        if unproven := next(unjudged, None):
+            return Statement("Unknown", Reason.PARITY_UNKNOWN, _text_of(unproven))
         message = "the golden outputs of every pod match those of the source model"
         if limited := next((check for check in checks if check.reason), None):
             message += f"; {_text_of(limited)}"
+        if accepted := next((verdict.accepted for verdict in verdicts if verdict.accepted), ""):
+            message += f"; {accepted}"
         return Statement("True", StatusReason.GOLDEN_MATCHES, message)
     return Statement("Unknown", StatusReason.VERIFYING, "not all golden inferences have run yet")
 
