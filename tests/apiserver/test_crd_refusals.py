@@ -182,6 +182,9 @@ BAD_MODELS = [
             'Duplicate value: {"input":"x"}': {"shapes[1]": [shape() * 2]},
             TOLERANCE: {"parity.rtol": ["-0.1"], "parity.atol": ["small"]},
             "must be of type string": {"parity.rtol": [0.01]},
+            "must be of type boolean": {
+                "parity.outputs[0].acceptUnjudged": [[{"name": "y", "acceptUnjudged": "yes"}]],
+            },
             ONCE: {"backends": [["cpu", "openvino", "cpu"]]},
             'supported values: "tensorrt", "tensorrt-rtx", "cuda", "openvino", "cpu"': {
                 "backends[0]": [["gpu"]],
