@@ -1,0 +1,287 @@
+"""Judgement of the parts of outputs: each by its own scale, and by what rounding costs there."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from enginewright_contract.manifest import TensorSpec
+from enginewright_runtime.proof.parity.comparison import Comparison, scales_of
+from enginewright_runtime.proof.parity.parts import (
+    Parts,
+    PartsBuilder,
+    PartsJudge,
+    find_axes,
+    read_parts,
+    select_axes,
+    write_parts,
+)
+from enginewright_runtime.proof.parity.tolerances import DEFAULTS, Tolerances
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+NAME = "dets"
+TYPES = {NAME: "float32"}
+BOXES, COLUMNS = 300, 8  # x, y, width, height, four scores of at most 1
+FP16, INT8 = DEFAULTS["FP16"], DEFAULTS["INT8"]
+
+
+def make_head(seed: int) -> Array:
+    """Return [1, columns, boxes] of a detector: boxes in pixels, and scores a thousand times smaller."""
+    random = np.random.default_rng(seed)
+    boxes = random.uniform(0, 640, (4, BOXES))
+    scores = random.beta(0.3, 4.0, (COLUMNS - 4, BOXES))
+    return np.concatenate((boxes, scores))[None].astype(np.float32)
+
+
+def make_samples(count: int = 4) -> dict[str, dict[str, Array]]:
+    return {f"s{seed}": {NAME: make_head(seed)} for seed in range(count)}
+
+
+def round_to_half(array: Array) -> Array:
+    return array.astype(np.float16).astype(np.float32)
+
+
+def build(samples: dict[str, dict[str, Array]], emulate: Any = round_to_half) -> Parts:
+    builder = PartsBuilder({NAME: (1,)}, TYPES)
+    for outputs in samples.values():
+        builder.add(outputs, {NAME: emulate(outputs[NAME])} if emulate else None)
+    return builder.build()
+
+
+def judge(samples: dict[str, dict[str, Array]], parts: Parts, change: Any) -> PartsJudge:
+    judged = PartsJudge(parts)
+    for name, outputs in samples.items():
+        judged.add(name, NAME, outputs[NAME], change(outputs[NAME].copy()), "float32")
+    return judged
+
+
+def scale_scores(factor: float) -> Any:
+    def change(array: Array) -> Array:
+        array[:, 5] *= factor
+        return array
+
+    return change
+
+
+def reverse_classes(array: Array) -> Array:
+    array[:, 4:] = array[:, :3:-1]
+    return array
+
+
+def set_constant(array: Array) -> Array:
+    array[:, 6] = 0.5
+    return array
+
+
+@pytest.mark.parametrize(
+    "change", [scale_scores(0.1), scale_scores(0.5), scale_scores(-1), reverse_classes, set_constant]
+)
+@pytest.mark.parametrize("precision", ["FP32", "FP16", "BF16", "INT8", "FP8"])
+def test_wrong_score_column_beside_large_boxes_is_refused(change: Any, precision: str) -> None:
+    # fault: a detector's scores are wrong, and its boxes are right
+    samples = make_samples()
+    tolerances = Tolerances(precision)
+    comparison = Comparison(
+        "source", tolerances, TYPES, scales_of(samples, TYPES), (), build(samples)
+    )
+    for name, outputs in samples.items():
+        comparison.add(name, outputs, {NAME: change(outputs[NAME].copy())})
+    verdict = comparison.verdict()
+    assert not verdict.agrees
+    assert verdict.worst is not None
+    assert verdict.worst.figure == "part"
+    assert "axis 1" in str(verdict.description)
+
+
+def test_rounded_outputs_agree_and_every_part_is_judged() -> None:
+    samples = make_samples()
+    judged = judge(samples, build(samples), round_to_half)
+    assert judged.find_fault(NAME, FP16) is None
+    assert judged.find_unjudged(NAME, FP16) == ()
+
+
+def test_fault_names_index_axis_sample_and_what_is_allowed() -> None:
+    samples = make_samples()
+
+    def change(array: Array) -> Array:
+        array[:, 5] *= 0.1
+        return array
+
+    fault = judge(samples, build(samples), change).find_fault(NAME, FP16)
+    assert fault is not None
+    assert (fault.axis, fault.index, fault.failing) == (1, 5, 1)
+    assert fault.sample in samples
+    assert 0.5 < fault.severity < 2
+    assert fault.describe(FP16).startswith("differs in index 5 of axis 1, over all samples: RMS error")
+    assert "allowed: 15% by FP16" in fault.describe(FP16)
+
+
+def test_part_whose_rounding_costs_as_much_as_it_moves_is_unjudged() -> None:
+    samples = make_samples()
+
+    def emulate(array: Array) -> Array:
+        noisy = array.copy()
+        noisy[:, 7] += np.random.default_rng(9).normal(0, 0.1, noisy[:, 7].shape)
+        return noisy
+
+    def change(array: Array) -> Array:
+        array[:, 7] += np.random.default_rng(8).normal(0, 0.1, array[:, 7].shape)
+        return array
+
+    judged = judge(samples, build(samples, emulate), change)
+    assert judged.find_fault(NAME, FP16) is None
+    (unjudged,) = judged.find_unjudged(NAME, FP16)
+    assert (unjudged.axis, unjudged.indices, unjudged.count, unjudged.of) == (1, (7,), 1, COLUMNS)
+    assert unjudged.describe(NAME) == "1 of 8 indices of axis 1 (7) of output 'dets'"
+
+
+def test_part_that_the_samples_never_move_is_unjudged_even_if_it_is_equal() -> None:
+    samples = {name: {NAME: set_constant(outputs[NAME])} for name, outputs in make_samples().items()}
+    judged = judge(samples, build(samples), lambda array: array)
+    assert judged.find_fault(NAME, FP16) is None
+    assert [item.indices for item in judged.find_unjudged(NAME, FP16)] == [(6,)]
+
+
+def test_still_part_with_another_value_fails() -> None:
+    samples = {name: {NAME: set_constant(outputs[NAME])} for name, outputs in make_samples().items()}
+
+    def change(array: Array) -> Array:
+        array[:, 6] = 7.0
+        return array
+
+    fault = judge(samples, build(samples), change).find_fault(NAME, FP16)
+    assert fault is not None
+    assert fault.index == 6
+    assert "although the samples do not move it" in fault.describe(FP16)
+
+
+def test_still_zero_part_may_have_the_rounding_that_a_zero_output_may_have() -> None:
+    samples = make_samples()
+    for outputs in samples.values():
+        outputs[NAME][:, 6] = 0.0
+
+    def change(array: Array) -> Array:
+        array[:, 6] = 1e-4
+        return array
+
+    assert judge(samples, build(samples), change).find_fault(NAME, FP16) is None
+
+
+def test_without_emulation_nothing_fails_and_what_exceeds_is_unjudged() -> None:
+    samples = make_samples()
+    judged = judge(samples, build(samples, None), scale_scores(0.1))
+    assert judged.find_fault(NAME, FP16) is None
+    assert [item.indices for item in judged.find_unjudged(NAME, FP16)] == [(5,)]
+
+
+def test_errors_of_few_values_are_compared_with_more_of_what_rounding_costs() -> None:
+    expected = {"a": {NAME: np.array([[1.0, 5.0]], np.float32)}, "b": {NAME: np.array([[2.0, 9.0]], np.float32)}}
+    parts = build(expected, lambda array: array + np.float32(0.02))
+    off = judge(expected, parts, lambda array: array + np.float32(0.5))
+    # 0.5 is 25 times what rounding costs, which two values of one distribution may differ by
+    assert off.find_fault(NAME, FP16) is None
+    far = judge(expected, parts, lambda array: array + np.float32(0.9))
+    assert far.find_fault(NAME, FP16) is not None
+
+
+def test_later_run_of_a_sample_replaces_the_earlier_one() -> None:
+    samples = make_samples()
+    judged = judge(samples, build(samples), scale_scores(0.1))
+    assert judged.find_fault(NAME, FP16) is not None
+    for name, outputs in samples.items():
+        judged.add_equal(name, NAME, outputs[NAME])
+    assert judged.find_fault(NAME, FP16) is None
+
+
+def test_values_that_are_not_finite_are_not_counted() -> None:
+    samples = make_samples()
+    for outputs in samples.values():
+        outputs[NAME][0, 5, 0] = np.nan
+    parts = build(samples)
+    assert parts[NAME][0].count[5] == len(samples) * (BOXES - 1)
+    assert judge(samples, parts, lambda array: array).find_unjudged(NAME, FP16) == ()
+
+
+def test_declared_tolerance_of_the_user_replaces_the_judgement_by_part() -> None:
+    samples = make_samples()
+    judged = judge(samples, build(samples), scale_scores(0.1))
+    declared = Tolerances(rtol=1.0).of_output(NAME, "float32")
+    assert judged.find_fault(NAME, declared) is None
+    assert judged.find_unjudged(NAME, declared) == ()
+
+
+def test_int8_allows_more_than_fp16() -> None:
+    samples = make_samples()
+    judged = judge(samples, build(samples), scale_scores(0.7))
+    assert judged.find_fault(NAME, FP16) is not None
+    assert judged.find_fault(NAME, INT8) is None
+
+
+def test_large_output_is_measured_in_pieces_as_if_whole() -> None:
+    random = np.random.default_rng(0)
+    array = random.normal(0, 1, (3, 5, 400, 130)).astype(np.float32)
+    builder = PartsBuilder({NAME: (0, 1, 2, 3)}, TYPES)
+    builder.add({NAME: array}, {NAME: array + np.float32(0.25)})
+    for part in builder.build()[NAME]:
+        others = tuple(axis for axis in range(4) if axis != part.axis)
+        np.testing.assert_allclose(part.spread, array.std(others, dtype=np.float64), rtol=1e-6)
+        np.testing.assert_allclose(part.error, 0.25, rtol=1e-5)
+        np.testing.assert_array_equal(part.count, array.size / array.shape[part.axis])
+
+
+@pytest.mark.parametrize(
+    ("declared", "shapes", "axes"),
+    [
+        ((1, 84, 8400), [(1, 84, 8400)], (1, 2)),
+        (("batch", 1000), [(1, 1000), (4, 1000)], (1,)),
+        (("batch", "sequence", 384), [(1, 8, 384), (1, 16, 384)], (2,)),
+        (("batch", "sequence", 384), [(1, 8, 384), (1, 8, 384)], (2,)),  # named as an input's
+        ((None, None, 30), [(1, 8, 30), (2, 16, 30)], (2,)),
+        ((), [(2, 7), (3, 7)], (1,)),  # of no declared rank
+        (("n", 6), [(0, 6), (5, 6)], (1,)),
+        ((), [(2,), (2, 3)], ()),
+        ((1, 1), [(1, 1)], ()),
+    ],
+)
+def test_naming_axes_are_those_of_one_size_that_no_input_decides(
+    declared: tuple[int | str | None, ...], shapes: list[tuple[int, ...]], axes: tuple[int, ...]
+) -> None:
+    spec = TensorSpec(name=NAME, dtype="float32", shape=declared)
+    assert find_axes(spec, shapes, frozenset({"batch", "sequence"})) == axes
+
+
+def test_only_floats_have_parts() -> None:
+    inputs = (TensorSpec(name="x", dtype="float32", shape=("n", 3)),)
+    outputs = (
+        TensorSpec(name="labels", dtype="int64", shape=("n", 5)),
+        TensorSpec(name=NAME, dtype="float32", shape=("n", 5)),
+    )
+    expected = {"a": {"labels": np.zeros((2, 5), np.int64), NAME: np.zeros((2, 5), np.float32)}}
+    assert select_axes(inputs, outputs, expected) == {NAME: (1,)}
+
+
+def test_file_holds_what_was_written(tmp_path: Path) -> None:
+    parts = {"a/b": build(make_samples())[NAME], "c": build(make_samples(2))[NAME]}
+    write_parts(tmp_path / "parts.npz", parts)
+    again = read_parts(tmp_path / "parts.npz")
+    assert again.keys() == parts.keys()
+    for name, (part,) in parts.items():
+        (read,) = again[name]
+        assert read.axis == part.axis
+        for field in ("magnitude", "spread", "error", "count"):
+            np.testing.assert_array_equal(getattr(read, field), getattr(part, field))
+
+
+def test_bfloat16_outputs_are_judged_by_their_values() -> None:
+    wide = make_head(1)
+    bits = (wide.view(np.uint32) >> 16).astype(np.uint16)
+    parts = PartsBuilder({NAME: (1,)}, {NAME: "bfloat16"})
+    parts.add({NAME: bits}, {NAME: bits})
+    judged = PartsJudge(parts.build())
+    swapped = bits.copy()
+    swapped[:, 4:] = bits[:, :3:-1]
+    judged.add("a", NAME, bits, swapped, "bfloat16")
+    fault = judged.find_fault(NAME, DEFAULTS["BF16"])
+    assert fault is not None
+    assert fault.index >= 4
