@@ -282,7 +282,10 @@ BAD_MODELS = [
                 "source.uri": ["pvc://models/../other/model.onnx"],
             },
             "put them into a Secret and name it in secretRef": {
-                "source.uri": ["https://me:secret@host/model.onnx"],
+                "source.uri": [
+                    f"{scheme}://me:secret@host/model.onnx"
+                    for scheme in ("https", "http", "s3", "gs", "az", "hf", "oci")
+                ],
             },
             "input x: write sizes with min <= opt <= max in every dimension": {
                 "shapes[0]": [shape(min=[9, 3]), shape(opt=[8, 4])],
