@@ -127,7 +127,7 @@ def check(
     }
     return Result(
         verdict=worst(tuple(target_result.verdict for target_result in ordered.values())),
-        source=request.source,
+        source=request.shown,
         model=model.facts,
         findings=merge_findings([finding for backend in backends for finding in backend.findings]),
         targets=ordered,
@@ -491,5 +491,5 @@ def _describe_failure(outcome: StageReport) -> dict[str, Any]:
 
 
 def _describe_parity(manifest: Manifest) -> Parity:
-    is_judged = manifest.parity and not Unjudged.of_artefact(manifest).refused
+    is_judged = manifest.parity and not Unjudged.of_artefact(manifest).unaccepted
     return Parity(verdict="pass" if is_judged else "unknown", outputs=manifest.parity)
