@@ -61,9 +61,7 @@ class UnjudgedParts(Message):
         """Return the parts in words, such as "2 of 84 indices of axis 1 (4, 7) of output 'dets'"."""
         more = ", …" if self.count > len(self.indices) else ""
         listed = ", ".join(map(str, self.indices))
-        return (
-            f"{self.count} of {self.of} indices of axis {self.axis} ({listed}{more}) of output {output!r}"
-        )
+        return f"{self.count} of {self.of} indices of axis {self.axis} ({listed}{more}) of output {output!r}"
 
 
 class OutputParity(Message):

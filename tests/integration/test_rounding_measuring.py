@@ -187,7 +187,7 @@ def test_a_dead_column_is_told_from_rounding(tmp_path: Path) -> None:
     assert measure_parts(path, folder, "INT8", NONE) is None
     [_, parts] = read_parts(folder / PARTS)["y"]
     # of scores that a dead column changes by their spread, rounding moves a small share
-    assert (0.001 < parts.error / parts.spread).all()
+    assert (parts.error / parts.spread > 0.001).all()
     assert (parts.error / parts.spread < 0.1).all()
 
 
@@ -200,8 +200,7 @@ def test_optimizations_leave_the_rounding(precision: str, tmp_path: Path) -> Non
     assert write_emulated(source, precision, emulated) is None
     exact = run(source, {"x": x})[0]
     plain, optimized = (
-        run(emulated, {"x": x}, level)[0]
-        for level in (Level.ORT_DISABLE_ALL, Level.ORT_ENABLE_ALL)
+        run(emulated, {"x": x}, level)[0] for level in (Level.ORT_DISABLE_ALL, Level.ORT_ENABLE_ALL)
     )
     error, other = (float(np.square(have - exact).mean()) for have in (plain, optimized))
     assert 0.8 < other / error < 1.25
@@ -244,7 +243,10 @@ def test_sources_of_every_precision_have_an_error(
             feeds = {"input_ids": ids, "attention_mask": ids * 0 + 1, "token_type_ids": ids * 0}
             samples = [{name: feeds[name] for name in names}]
         case "standard_v3_3/model.onnx":
-            samples = [{"bytes": (ids * index % 256).repeat(171, 1)[:, :2048].astype(np.int32)} for index in (1, 3, 7)]
+            samples = [
+                {"bytes": (ids * index % 256).repeat(171, 1)[:, :2048].astype(np.int32)}
+                for index in (1, 3, 7)
+            ]
         case _:
             state = random(2, 1, 128, scale=0.3)
             samples = [

@@ -381,7 +381,9 @@ def test_other_backends_are_verified_and_measured(
         wrong = {name: kept[name] * 1.5 for name in kept.files}
     original = outputs.read_bytes()
     np.savez(outputs, **wrong)
-    assert "output 'y' of golden sample " in comparison.measure_backend("cpu", work, manifest).excluded
+    assert (
+        "output 'y' of golden sample " in comparison.measure_backend("cpu", work, manifest).excluded
+    )
     outputs.write_bytes(original)
 
     own = BackendLatency(backend="tensorrt-rtx", latency=cpu.latency)

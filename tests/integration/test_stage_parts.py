@@ -12,7 +12,6 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import GOLDEN_FOLDER
 from enginewright_runtime.proof.golden_run import GoldenFiles, JudgedRun, run_judged
 from enginewright_runtime.proof.parity.parts import PARTS, read_parts
-from numpy.typing import NDArray
 from onnx import ModelProto
 
 from tests.support.broken_models import parse_text
@@ -71,7 +70,9 @@ def test_fp16_with_a_column_that_no_sample_moves_is_held_until_it_is_accepted_by
     assert caught.value.reason is Reason.PARITY_UNKNOWN
     assert "1 of 6 indices of axis 2 (5) of output 'y'" in caught.value.cause
     assert "acceptUnjudged" in str(Reason.PARITY_UNKNOWN.remedy)
-    accepted = how.model_copy(update={"outputs": (OutputTolerance(name="y", accept_unjudged=True),)})
+    accepted = how.model_copy(
+        update={"outputs": (OutputTolerance(name="y", accept_unjudged=True),)}
+    )
     (tmp_path / "accepted").mkdir()
     about = work(tmp_path / "accepted", make_head(dead=5), SAMPLES, accepted)
     assert about.run().ok
@@ -87,7 +88,7 @@ def test_fp16_head_is_right_in_every_column_and_later_proofs_know_what_rounding_
     (parity,) = about.quantized.parity
     assert parity.unjudged == ()
     parts = read_parts(about.folder / GOLDEN_FOLDER / PARTS)
-    columns, = (part for part in parts["y"] if part.axis == 2)
+    (columns,) = (part for part in parts["y"] if part.axis == 2)
     assert np.all(columns.error > 0)
     assert np.all(columns.error < 0.01 * columns.spread)
 
@@ -100,7 +101,7 @@ def test_engine_with_reversed_scores_is_refused_on_its_backend(place: Workplace)
     assert judge(folder, make_head(), place).failed is None
     model = make_head()
     weights = next(tensor for tensor in model.graph.initializer if tensor.name == "v")
-    values: NDArray[Any] = onnx.numpy_helper.to_array(weights).copy()
+    values = onnx.numpy_helper.to_array(weights).copy()
     values[:, SCORES:] = values[:, :3:-1]
     weights.CopyFrom(onnx.numpy_helper.from_array(values, "v"))
     failed = judge(folder, model, place).failed

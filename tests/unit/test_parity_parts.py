@@ -74,7 +74,8 @@ def set_constant(array: Array) -> Array:
 
 
 @pytest.mark.parametrize(
-    "change", [scale_scores(0.1), scale_scores(0.5), scale_scores(-1), reverse_classes, set_constant]
+    "change",
+    [scale_scores(0.1), scale_scores(0.5), scale_scores(-1), reverse_classes, set_constant],
 )
 @pytest.mark.parametrize("precision", ["FP32", "FP16", "BF16", "INT8", "FP8"])
 def test_wrong_score_column_beside_large_boxes_is_refused(change: Any, precision: str) -> None:
@@ -112,7 +113,9 @@ def test_fault_names_index_axis_sample_and_what_is_allowed() -> None:
     assert (fault.axis, fault.index, fault.failing) == (1, 5, 1)
     assert fault.sample in samples
     assert 0.5 < fault.severity < 2
-    assert fault.describe(FP16).startswith("differs in index 5 of axis 1, over all samples: RMS error")
+    assert fault.describe(FP16).startswith(
+        "differs in index 5 of axis 1, over all samples: RMS error"
+    )
     assert "allowed: 15% by FP16" in fault.describe(FP16)
 
 
@@ -136,14 +139,18 @@ def test_part_whose_rounding_costs_as_much_as_it_moves_is_unjudged() -> None:
 
 
 def test_part_that_the_samples_never_move_is_unjudged_even_if_it_is_equal() -> None:
-    samples = {name: {NAME: set_constant(outputs[NAME])} for name, outputs in make_samples().items()}
+    samples = {
+        name: {NAME: set_constant(outputs[NAME])} for name, outputs in make_samples().items()
+    }
     judged = judge(samples, build(samples), lambda array: array)
     assert judged.find_fault(NAME, FP16) is None
     assert [item.indices for item in judged.find_unjudged(NAME, FP16)] == [(6,)]
 
 
 def test_still_part_with_another_value_fails() -> None:
-    samples = {name: {NAME: set_constant(outputs[NAME])} for name, outputs in make_samples().items()}
+    samples = {
+        name: {NAME: set_constant(outputs[NAME])} for name, outputs in make_samples().items()
+    }
 
     def change(array: Array) -> Array:
         array[:, 6] = 7.0
@@ -175,7 +182,10 @@ def test_without_emulation_nothing_fails_and_what_exceeds_is_unjudged() -> None:
 
 
 def test_errors_of_few_values_are_compared_with_more_of_what_rounding_costs() -> None:
-    expected = {"a": {NAME: np.array([[1.0, 5.0]], np.float32)}, "b": {NAME: np.array([[2.0, 9.0]], np.float32)}}
+    expected = {
+        "a": {NAME: np.array([[1.0, 5.0]], np.float32)},
+        "b": {NAME: np.array([[2.0, 9.0]], np.float32)},
+    }
     parts = build(expected, lambda array: array + np.float32(0.02))
     off = judge(expected, parts, lambda array: array + np.float32(0.5))
     # 0.5 is 25 times what rounding costs, which two values of one distribution may differ by

@@ -106,7 +106,9 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 
     files = {f"{MODEL_FOLDER}/{path.relative_to(served)}": path for path in _files(served)}
     further = (name for name in (_EXPECTED, _PARTS) if (paths.work / name).exists())
-    files |= {name: paths.work / name for name in (*_GOLDEN, *further)} | files_of(served / MODEL_NAME)
+    files |= {name: paths.work / name for name in (*_GOLDEN, *further)} | files_of(
+        served / MODEL_NAME
+    )
     for step in validated.steps:
         folder = f"{PROCESSING_FOLDER}/{step.name}"
         files |= {

@@ -25,13 +25,13 @@ from enginewright_runtime.proof.golden_run import (
     run_sample,
     types_of,
 )
+from enginewright_runtime.proof.parity.axes import select_axes
 from enginewright_runtime.proof.parity.comparison import (
     ComparedWith,
     Comparison,
     ParityVerdict,
     scales_of,
 )
-from enginewright_runtime.proof.parity.axes import select_axes
 from enginewright_runtime.proof.parity.parts import Parts, PartsBuilder
 from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.session.arrays import read_arrays
@@ -161,7 +161,6 @@ class ParityProver:
             ),
             outputs=tuple(output for verdict in verdicts for output in verdict.outputs),
         )
-
 
     def _measure_parts(
         self, source: Path, emulated: Path | None, golden: int

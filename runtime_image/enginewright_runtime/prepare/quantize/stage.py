@@ -302,9 +302,7 @@ class _Quantization:
         outcome = JudgedRun(
             model=self._out(precision) / MODEL_NAME,
             backend=backend,
-            files=replace(
-                GoldenFiles.of(self._work / GOLDEN_FOLDER), parts=self._parts(precision)
-            ),
+            files=replace(GoldenFiles.of(self._work / GOLDEN_FOLDER), parts=self._parts(precision)),
             recipe=self._recipe,
             compared_with="source",
             precision=precision,

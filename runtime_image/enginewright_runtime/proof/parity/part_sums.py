@@ -98,7 +98,9 @@ def count_effective(errors: Sequence[Errors]) -> Floats:
     )
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.square(squares) / fourths
-    effective: Floats = np.clip(np.where(np.isfinite(ratio), ratio, count), 1.0, np.maximum(count, 1.0))
+    effective: Floats = np.clip(
+        np.where(np.isfinite(ratio), ratio, count), 1.0, np.maximum(count, 1.0)
+    )
     return effective
 
 
@@ -112,4 +114,6 @@ def _pieces(arrays: Sequence[Array], axis: int, dtype: str) -> Iterator[list[Flo
     height = max(1, _PIECE // max(1, size * width))
     for top in range(0, before, height):
         for left in range(0, after, width):
-            yield [wide(block[top : top + height, :, left : left + width], dtype) for block in blocks]
+            yield [
+                wide(block[top : top + height, :, left : left + width], dtype) for block in blocks
+            ]

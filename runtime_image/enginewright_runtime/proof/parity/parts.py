@@ -141,15 +141,11 @@ class PartsJudge:
     def add(self, sample: str, output: str, want: Array, have: Array, dtype: str | None) -> None:
         """Take an output of a sample, of the expected shape; an earlier run of the sample is forgotten."""
         kind = dtype_of(want, dtype)
-        self._keep(
-            sample, output, want, lambda axis: measure_errors(want, have, axis, kind)
-        )
+        self._keep(sample, output, want, lambda axis: measure_errors(want, have, axis, kind))
 
     def add_equal(self, sample: str, output: str, want: Array) -> None:
         """Take an output that equals the expected one, at no cost."""
-        self._keep(
-            sample, output, want, lambda axis: Errors.of_equal(want.shape[axis], want.size)
-        )
+        self._keep(sample, output, want, lambda axis: Errors.of_equal(want.shape[axis], want.size))
 
     def find_fault(self, output: str, allowed: Tolerance) -> FaultyPart | None:
         """Return the worst part whose error is above what the tolerance and rounding allow."""
@@ -193,7 +189,9 @@ class PartsJudge:
     ) -> None:
         parts = self._parts.get(output, ())
         # the sizes of naming axes do not differ between samples
-        if parts and all(want.shape[part.axis : part.axis + 1] == part.count.shape for part in parts):
+        if parts and all(
+            want.shape[part.axis : part.axis + 1] == part.count.shape for part in parts
+        ):
             runs = self._errors.setdefault(output, {})
             runs[sample] = tuple(measure(part.axis) for part in parts)
 

@@ -39,7 +39,9 @@ Change = Callable[[Formula, str], str]  # adds nodes to a formula, and returns t
 
 _FLOAT: Final = "tensor(float)"
 _HALF: Final = "tensor(float16)"
-_HALVES: Final[Mapping[str, tuple[int, int]]] = {  # significant bits, with the implicit one, and type
+_HALVES: Final[
+    Mapping[str, tuple[int, int]]
+] = {  # significant bits, with the implicit one, and type
     _HALF: (11, TensorProto.FLOAT16),
     "tensor(bfloat16)": (8, TensorProto.BFLOAT16),
 }
@@ -107,7 +109,9 @@ class _Emulation:
         self._numbers = Numbers(main, self._names)
         # as served: callers do not override initializers that are inputs, which old models require
         self._tensors = Constants(main.graph, replaceable=False)
-        self._stored = {tensor.name for graph in graphs.walk_graphs(model) for tensor in graph.initializer}
+        self._stored = {
+            tensor.name for graph in graphs.walk_graphs(model) for tensor in graph.initializer
+        }
         self._stored |= {
             node.output[0] for node in graphs.walk_nodes(model) if node.op_type == "Constant"
         }
@@ -242,9 +246,7 @@ class _Emulation:
             and _HALF in formal.allowed
         }
 
-    def _read(
-        self, node: Node, index: int, manner: str, make: Change
-    ) -> None:
+    def _read(self, node: Node, index: int, manner: str, make: Change) -> None:
         """Let an input of a node read a changed copy of its value, if that is float32."""
         name = node.proto.input[index]
         value = node.scope.find(name)

@@ -20,8 +20,8 @@ from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import save
 from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS, run_sample
-from enginewright_runtime.proof.parity.measuring import pieces
 from enginewright_runtime.proof.parity.axes import select_axes
+from enginewright_runtime.proof.parity.measuring import pieces
 from enginewright_runtime.proof.parity.parts import PARTS, PartsBuilder, write_parts
 from enginewright_runtime.proof.parity.values import Array, dtype_of
 from enginewright_runtime.proof.rounding.emulation import emulate_rounding
@@ -32,14 +32,14 @@ from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.signature import read_signature
 
 _log: Final = logging.getLogger(__name__)
-_SECONDS: Final = 900.0  # for all samples: an emulated run takes several times as long as a usual one
+_SECONDS: Final = (
+    900.0  # for all samples: an emulated run takes several times as long as a usual one
+)
 
 Run = Callable[[Arrays], Arrays]
 
 
-def try_measuring(
-    model: Path, folder: Path, precision: str, varying: frozenset[str]
-) -> str | None:
+def try_measuring(model: Path, folder: Path, precision: str, varying: frozenset[str]) -> str | None:
     """Run `measure_parts` in a child process; if it ends without a result, write infinite errors and return why."""
     doing = f"emulating the rounding of {precision}"
     limits = Limits(_SECONDS, memory_of_child())
@@ -53,9 +53,7 @@ def try_measuring(
         return failure.cause
 
 
-def measure_parts(
-    model: Path, folder: Path, precision: str, varying: frozenset[str]
-) -> str | None:
+def measure_parts(model: Path, folder: Path, precision: str, varying: frozenset[str]) -> str | None:
     """Write parts.npz for inputs.npz and outputs.npz; return why an error of rounding is not known, if so.
 
     `model` is the source as ONNX Runtime's CPU provider runs it, in a writable folder: of one in BF16
@@ -112,7 +110,9 @@ def _write(model: Path, folder: Path, varying: frozenset[str], run: Run | None) 
                 causes.append(f"sample {sample!r} is refused: {plain(str(error))}")
             else:
                 strange = _find_strange(axes, arrays, emulated, dtypes)
-                causes += [f"output {name!r} of sample {sample!r} {why}" for name, why in strange.items()]
+                causes += [
+                    f"output {name!r} of sample {sample!r} {why}" for name, why in strange.items()
+                ]
                 emulated = {name: array for name, array in emulated.items() if name not in strange}
         builder.add(arrays, emulated)
     write_parts(folder / PARTS, builder.build())
@@ -137,5 +137,7 @@ def _find_strange(
 
 
 def _loses_values(want: Array, have: Array, dtype: str) -> bool:
-    pairs = zip(pieces(want, dtype_of(want, dtype)), pieces(have, dtype_of(have, dtype)), strict=True)
+    pairs = zip(
+        pieces(want, dtype_of(want, dtype)), pieces(have, dtype_of(have, dtype)), strict=True
+    )
     return any(bool(np.any(np.isfinite(one) & ~np.isfinite(other))) for one, other in pairs)
