@@ -25,10 +25,11 @@ from enginewright_runtime.core.handoff import (
     Converted,
     Validated,
 )
-from enginewright_runtime.core.isolation import Call
+from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.graph.raw.storage import loadable
+from enginewright_runtime.prepare.quantize.saturation import reference_level
 from enginewright_runtime.prepare.quantize.widening import emulate
 from enginewright_runtime.proof.definition import try_definition
 from enginewright_runtime.proof.golden_inputs import (
@@ -204,8 +205,9 @@ class _GoldenFiles:
         """Run a model, or a copy `of` one, on the CPU provider; return errors of refused samples."""
         _log.info("running the golden samples on backend cpu")
         inputs, expected = self._folder / INPUTS, self._folder / EXPECTED
+        level = reference_level(model, self._recipe)
         outcome = shared_results.run_shared(
-            Call(run_reference, "running the golden inputs on backend cpu"),
+            Call(run_reference, "running the golden inputs on backend cpu", Limits.of_model()),
             shared_results.ResultKey(
                 model if of is None else of,
                 self._recipe,
@@ -213,12 +215,14 @@ class _GoldenFiles:
                     "inputs": file_sha256(inputs).sha256,
                     "expected": file_sha256(expected).sha256 if expected.exists() else None,
                     "recipe": self._recipe.model_dump(mode="json", include=_KEY_FIELDS),
+                    "level": level,
                 },
                 files=(inputs, self._folder / OUTPUTS),
             ),
             model,
             self._folder,
             self._recipe,
+            level,
         )
         if failed := outcome.failed:
             message = f"{failed.description} against {EXPECTED_OUTPUTS}"
