@@ -41,11 +41,6 @@ class Unjudged:
         return cls.find((*engine, *manifest.parity), manifest.recipe, manifest.precision)
 
     @property
-    def count(self) -> int:
-        """Return the number of parts that are not accepted."""
-        return sum(part.count for output in self.unaccepted for part in output.unjudged)
-
-    @property
     def cause(self) -> str:
         """Return which parts are not accepted, in one sentence; "" if there are none."""
         return self._describe(self.unaccepted)

@@ -28,12 +28,12 @@ def test_parts_are_named_with_their_output_and_precision() -> None:
         "3 of 84 indices of axis 1 (4, 7, 9) of output 'dets' do not vary enough on the golden samples to be judged"
         " in INT8"
     )
-    assert (unjudged.count, unjudged.note) == (3, "")
+    assert unjudged.note == ""
 
 
 def test_artefact_whose_parts_are_all_judged_says_nothing() -> None:
     unjudged = Unjudged.of_artefact(manifest(parity=(compare("dets"),)))
-    assert (unjudged.cause, unjudged.note, unjudged.count) == ("", "", 0)
+    assert (unjudged.cause, unjudged.note) == ("", "")
 
 
 def test_accepted_output_is_a_note_beside_those_that_are_not() -> None:
@@ -43,7 +43,6 @@ def test_accepted_output_is_a_note_beside_those_that_are_not() -> None:
     assert unjudged.cause.endswith("to be judged"), "the precision is the source's own"
     assert unjudged.note.startswith("spec.parity.outputs accepts that 3 of 84 indices")
     assert "'boxes'" not in unjudged.note
-    assert unjudged.count == 1
 
 
 def test_output_that_was_compared_twice_is_named_once_and_as_it_serves() -> None:
@@ -53,7 +52,6 @@ def test_output_that_was_compared_twice_is_named_once_and_as_it_serves() -> None
         engine=engine_info(parity=(compare("dets", most, with_="prepared"),)),
     )
     unjudged = Unjudged.of_artefact(made)
-    assert unjudged.count == 80
     assert unjudged.cause.count("'dets'") == 1
 
 
