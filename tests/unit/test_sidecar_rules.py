@@ -1,6 +1,5 @@
 """The sidecar's decisions: what counts for how long, who is admitted, what is slow. No IO."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -19,7 +18,6 @@ from enginewright_serving.sidecar.checks import CheckBoard, CheckResult
 from enginewright_serving.sidecar.errors import ErrorShare, response_counts
 from enginewright_serving.sidecar.golden import ProbeResult
 from enginewright_serving.sidecar.golden_results import GoldenResults
-from enginewright_serving.sidecar.metrics import expose
 from enginewright_serving.sidecar.pod_state import OF_EXECUTION, PodState
 from enginewright_serving.sidecar.readiness import Gate, seconds_left
 from enginewright_serving.sidecar.settings import INTERVALS
