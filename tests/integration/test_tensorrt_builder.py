@@ -589,3 +589,23 @@ def test_nodes_that_the_parser_refuses_without_naming_them_stay_outside(tmp_path
     failure = build_refused(build_request(tmp_path / "alone", alone, rows))
     assert failure.reason is Reason.UNSUPPORTED_OPERATOR
     assert failure.nodes == ("scatter (ScatterElements)",)
+
+
+# fault: Engines | a part of a model begins with a tensor whose size depends on values, so that its engine has the sizes
+#   that a golden sample happened to have | the builder leaves its nodes out of engines, with a warning | prevented
+def test_no_engine_begins_with_sizes_that_depend_on_values(tmp_path: Path) -> None:
+    model = parse_text(
+        """(float[256] x, float["n", 8] a) => (float["k", 8] y, float["n", 8] b) <int64[1] one = {1}> {
+        [m1] h = MatMul(a, w) [r1] r = Relu(h) [m2] i = MatMul(r, w) [r2] b = Relu(i)
+        [unique] u = Unique(x) [column] c = Unsqueeze(u, one) [fc1] d = MatMul(c, w1)
+        [relu1] e = Relu(d) [fc2] f = MatMul(e, w) [relu2] y = Relu(f) }""",
+        weights("w", 8, 8),
+        weights("w1", 1, 8),
+    )
+    made = builder.build(build_request(tmp_path, model))
+    (partition,) = made.engine.partitions
+    assert partition.nodes == ("m1 (MatMul)", "r1 (Relu)", "m2 (MatMul)", "r2 (Relu)")
+    causes = [finding.cause for finding in made.findings]
+    assert any(
+        cause.startswith("not in an engine: column (Unsqueeze), fc1 (MatMul)") for cause in causes
+    ), causes

@@ -1,7 +1,10 @@
 """Outputs whose sizes depend on values are told from those whose sizes follow from the inputs' sizes."""
 
 import pytest
-from enginewright_runtime.graph.scoped.value_sizes import find_sized_by_values
+from enginewright_runtime.graph.scoped.value_sizes import (
+    find_sized_by_values,
+    find_tensors_sized_by_values,
+)
 
 from tests.support.broken_models import parse_text
 
@@ -92,3 +95,9 @@ def test_a_function_that_selects_is_named() -> None:
         op_type="NonZero", input=["a"], output=["b"]
     )
     assert find_sized_by_values(model) == {"y": "unnamed (pick)"}
+
+
+def test_tensors_inside_are_named_too() -> None:
+    nodes = "p = NonZero(x) t = Transpose(p) size = Shape(t) y = Relu(x)"
+    model = parse_text(f"{INPUTS} => (float[batch, n] y) {{ {nodes} }}")
+    assert find_tensors_sized_by_values(model) == dict.fromkeys(("p", "t"), "unnamed (NonZero)")

@@ -8,13 +8,14 @@ from typing import Any, Final, Self
 
 import numpy as np
 import onnxruntime as ort
+from enginewright_contract.images import DEVICE_BACKENDS
 from enginewright_contract.manifest import OutputParity, VaryingOutput
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import Recipe
 from numpy.typing import NDArray
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
-from enginewright_runtime.core.isolation import UNLIMITED, Call, Limits
+from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 from enginewright_runtime.core.time_limit import TimeLimit
@@ -90,14 +91,17 @@ class GoldenRun:
     warnings: tuple[str, ...] = ()
 
 
-def run_reference(model: Path, folder: Path, recipe: Recipe, precision: str) -> GoldenRun:
+def run_reference(
+    model: Path, folder: Path, recipe: Recipe, precision: str, level: str | None = None
+) -> GoldenRun:
     """Run inputs.npz on the CPU provider, write outputs.npz, compare with expected.npz by the model's own precision.
 
-    Samples that the model rejects, or whose outputs are too large, are removed from inputs.npz.
+    Samples that the model rejects, or whose outputs are too large, are removed from inputs.npz. `level` is that of
+    graph optimizations where only one makes a reference; what serves need not have it.
     """
     allow_unreleased()
-    tolerances = Tolerances.of(recipe, precision)
-    return _at_the_right_level("cpu", partial(_run_reference, model, folder, tolerances))
+    run = partial(_run_reference, model, folder, Tolerances.of(recipe, precision))
+    return _at_the_right_level("cpu", run) if level is None else replace(run(level), level=None)
 
 
 def _run_reference(
@@ -175,11 +179,13 @@ class JudgedRun:
     source_precision: str | None = None
     rounding: bool = False  # whether FP32 outputs may differ only by rounding
     varying: tuple[VaryingOutput, ...] = ()  # outputs that differ between runs of the source
+    level: str | None = None  # as of `run_reference`
 
-    def run(self, limits: Limits = UNLIMITED) -> GoldenRun:
-        """Run and compare in a child process; raises StageFailure."""
+    def run(self, seconds: float | None = None) -> GoldenRun:
+        """Run and compare in a child process within a time limit; raises StageFailure."""
         try:
             doing = f"running the golden inputs on backend {self.backend}"
+            limits = Limits.of_model(seconds, on_device=self.backend in DEVICE_BACKENDS)
             return Call(run_judged, doing, limits).run(self)
         except SessionError as error:
             return GoldenRun(
@@ -215,6 +221,8 @@ def run_judged(asked: JudgedRun) -> GoldenRun:
             count += 1
         return replace(_outcome([item for item, _ in judged]), samples=count, level=level)
 
+    if asked.level is not None:
+        return replace(judge(asked.level), level=None)
     # below ALL a quantized model runs QuantizeLinear and DequantizeLinear instead of integer kernels
     return judge(None) if asked.precision is not None else _at_the_right_level(backend, judge)
 

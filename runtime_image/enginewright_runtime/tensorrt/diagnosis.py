@@ -270,6 +270,16 @@ def without_driver(title: str, errors: Sequence[str]) -> StageFailure:
     )
 
 
+def creates_nothing(what: str, title: str, errors: Sequence[str]) -> StageFailure:
+    """Return the failure of a library that returns nothing where it should create `what`, with what it logged."""
+    if any(sign in error for error in errors for sign in _NO_HOST_MEMORY):
+        return out_of_memory(f"building the engine with {title}")
+    if _cuda_codes(errors):
+        return without_driver(title, errors)
+    why = sentence(errors[-1]) if errors else "it gives no reason"
+    return StageFailure(Reason.BUILD_FAILED, f"{title} creates no {what}: {why}")
+
+
 def _cuda_codes(errors: Sequence[str]) -> set[str]:
     return {code for error in errors for match in _CUDA.findall(error) for code in match}
 

@@ -1,7 +1,8 @@
-"""Finds outputs whose sizes depend on the values of inputs, such as the boxes that a detector keeps. Pure graph analysis.
+"""Finds tensors whose sizes depend on the values of inputs, such as the boxes that a detector keeps. Pure graph analysis.
 
 Golden samples cannot show it where they all happen to have one size; and a batch of such outputs cannot be divided
-among its requests. In doubt, a size depends on values: an If takes one branch for all rows.
+among its requests, nor can an engine be built around one: what its sizes were with golden samples bounds nothing. In
+doubt, a size depends on values: an If takes one branch for all rows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,17 +36,20 @@ _IN_PLACE: Final = frozenset({"Scatter", "ScatterElements", "ScatterND", "Tensor
 
 def find_sized_by_values(model: ModelProto) -> dict[str, str]:
     """Return the outputs whose sizes depend on values, each with the label of the node that this comes from."""
+    causes = find_tensors_sized_by_values(model)
+    return {item.name: causes[item.name] for item in model.graph.output if item.name in causes}
+
+
+def find_tensors_sized_by_values(model: ModelProto) -> dict[str, str]:
+    """Return all such tensors of the main graph."""
     weights = {item.name for item in model.graph.initializer}
     weights |= {sparse.values.name for sparse in model.graph.sparse_initializer}
     main = Scope(lighten(model).graph)
     sizes = _Sizes(model)
     sizes.data = {main.values[item.name] for item in model.graph.input if item.name not in weights}
     sizes.walk(main)
-    outputs = ((item.name, main.find(item.name)) for item in model.graph.output)
     return {
-        name: sizes.causes[value]
-        for name, value in outputs
-        if value is not None and value in sizes.causes
+        name: sizes.causes[value] for name, value in main.values.items() if value in sizes.causes
     }
 
 

@@ -25,12 +25,13 @@ from enginewright_runtime.core.handoff import (
     Converted,
     Validated,
 )
-from enginewright_runtime.core.isolation import Call
+from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import loadable
 from enginewright_runtime.prepare.quantize.existing import existing
+from enginewright_runtime.prepare.quantize.saturation import reference_level
 from enginewright_runtime.prepare.quantize.widening import emulate
 from enginewright_runtime.proof.definition import try_definition
 from enginewright_runtime.proof.golden_inputs import (
@@ -209,8 +210,9 @@ class _GoldenFiles:
         _log.info("running the golden samples on backend cpu")
         self._made.model = model
         inputs, expected = self._folder / INPUTS, self._folder / EXPECTED
+        level = reference_level(model, self._recipe)
         outcome = shared_results.run_shared(
-            Call(run_reference, "running the golden inputs on backend cpu"),
+            Call(run_reference, "running the golden inputs on backend cpu", Limits.of_model()),
             shared_results.ResultKey(
                 model if of is None else of,
                 self._recipe,
@@ -218,6 +220,7 @@ class _GoldenFiles:
                     "inputs": file_sha256(inputs).sha256,
                     "expected": file_sha256(expected).sha256 if expected.exists() else None,
                     "recipe": self._recipe.model_dump(mode="json", include=_KEY_FIELDS),
+                    "level": level,
                 },
                 files=(inputs, self._folder / OUTPUTS),
             ),
@@ -225,6 +228,7 @@ class _GoldenFiles:
             self._folder,
             self._recipe,
             self._precision,
+            level,
         )
         if failed := outcome.failed:
             message = f"{failed.description} against {EXPECTED_OUTPUTS}"

@@ -25,6 +25,7 @@ from enginewright_runtime.core.scratch import scratch
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.golden.reference import ORIGIN_NAMES, PREFIX, make, runnable
 from enginewright_runtime.prepare.quantize.existing import existing
+from enginewright_runtime.prepare.quantize.saturation import reference_level
 from enginewright_runtime.proof import costs
 from enginewright_runtime.proof.golden_run import (
     EXPECTED,
@@ -176,6 +177,7 @@ class _Golden:
             source_precision=self._precision,
             rounding=rounding,
             varying=self._made.varying,
+            level=reference_level(self._converted, self._recipe),
         ).run()
         if outcome.refusal:
             raise StageFailure(

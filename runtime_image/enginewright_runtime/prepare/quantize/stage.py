@@ -24,7 +24,6 @@ from enginewright_runtime.core.handoff import (
     Quantized,
 )
 from enginewright_runtime.core.isolation import Call, Limits
-from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.core.logs import format_count
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.paths import Paths
@@ -252,7 +251,7 @@ class _Quantization:
         )
         try:
             with log_progress(progress):
-                limits = Limits(_SECONDS, memory_of_child())
+                limits = Limits.of_model(_SECONDS)
                 made = Call(quantize, f"converting the model to {precision}", limits).run(request)
         except SessionError as error:
             raise StageFailure(
@@ -410,7 +409,7 @@ class _Quantization:
                 return costs.measure(model, inputs, self._recipe)
             # ONNX Runtime's CPU provider has no such kernels
             out = model.with_name(f"{PREFIX}widened.onnx")
-            Call(write_widened, "widening the model").run(model, out)
+            Call(write_widened, "widening the model", Limits.of_model()).run(model, out)
             return without_rounding(costs.measure(out, inputs, self._recipe))
         except (StageFailure, SessionError) as error:
             why = error.cause if isinstance(error, StageFailure) else plain(str(error))
