@@ -156,6 +156,11 @@ class Parity(Described):
     outputs: tuple[OutputParity, ...] = ()
     """Results for each output; empty: nothing was compared, such as for a source that is served unchanged."""
 
+    def list_unjudged(self) -> list[str]:
+        """Return the parts of outputs that the samples do not judge, each once, in words."""
+        parts = ((output.name, part) for output in self.outputs for part in output.unjudged)
+        return list(dict.fromkeys(part.describe(name) for name, part in parts))
+
 
 class PlacedOperator(Described):
     """Where the compute nodes of one operator run."""
