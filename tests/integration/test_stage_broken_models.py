@@ -40,7 +40,7 @@ def only(content: Callable[[], Content] | bytes) -> Callable[[], dict[str, Conte
 
 
 def write_as(form: str) -> bytes:
-    return onnx.serialization.registry.get(form).serialize_proto(broken.relu())
+    return bytes(onnx.serialization.registry.get(form).serialize_proto(broken.relu()))
 
 
 CASES = (
