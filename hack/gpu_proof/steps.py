@@ -84,7 +84,9 @@ class Context:
 
     def prepare(self, pod: Pod, model: Path, **fields: Any) -> str:  # noqa: ANN401 - JSON
         """Prepare a model by the stages; return its key."""
-        if "precision" in fields:  # the samples are generated: what they do not show is not the question
+        if (
+            "precision" in fields
+        ):  # the samples are generated: what they do not show is not the question
             graph = onnx.load(model, load_external_data=False).graph
             names = [value.name for value in graph.output]
             fields["outputs"] = [{"name": name, "accept_unjudged": True} for name in names]

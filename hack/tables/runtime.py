@@ -122,7 +122,7 @@ def server_limits() -> str:
         ("elements of an output in typed contents", f"{TYPED_ELEMENTS:,}; more only raw"),
         (
             "bytes of requests that have arrived, until they are answered, and of responses until they are read",
-            f"{mebibytes(limits.inflight_bytes)}, or four of the largest; beyond that, transfers below {SLOW_RATE // 1024} KiB/s are closed, slowest first; then 503",
+            f"{mebibytes(limits.inflight_bytes)}, or four of the largest; small requests find up to a sixteenth more, less their own size; beyond that, transfers below {SLOW_RATE // 1024} KiB/s are closed, slowest first; then 503",
         ),
         (
             "bytes of unfinished messages that one gRPC connection announces",

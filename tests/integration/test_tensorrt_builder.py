@@ -145,6 +145,8 @@ def test_a_parsed_model_that_cannot_be_built(models: Path, tmp_path: Path) -> No
     assert failure.reason is Reason.BUILD_FAILED
     assert "parses the model but cannot build it for compute capability 8.9" in failure.message
     assert "kUNDEFINED" in failure.message
+    (label,) = failure.nodes
+    assert f"; it builds the nodes before {label}, and not with it; " in failure.message
 
 
 def test_a_refused_operator_stays_outside(tmp_path: Path) -> None:
@@ -269,7 +271,8 @@ class Refusal(NamedTuple):
 REFUSALS = (
     Refusal("bf16 on Turing", half_way(), Reason.PRECISION_UNSUPPORTED,
             "for compute capability 7.5: Cannot compile for target(s) sm75, because the model contains"
-            " HW-specific datatypes: b16; set spec.precision to FP16", recipe("7.5")),
+            " HW-specific datatypes: b16; it builds the nodes before to_bf16 (Cast), and not with it;"
+            " set spec.precision to FP16", recipe("7.5")),
     Refusal("fp32 on Turing", matmul(), Reason.PRECISION_UNSUPPORTED,
             "at multiply (MatMul): Cannot compile operation 'multiply' for Turing", recipe("7.5")),
     Refusal("asymmetric", build_quantized(), Reason.PRECISION_UNSUPPORTED, "at quantize (QuantizeLinear)"),

@@ -280,7 +280,9 @@ def test_only_floats_have_parts() -> None:
         TensorSpec(name="labels", dtype="int64", shape=("n", 5)),
         TensorSpec(name=NAME, dtype="float32", shape=("n", 5)),
     )
-    expected = {"a": {"labels": np.zeros((2, 5), np.int64), NAME: np.zeros((2, 5), np.float32)}}
+    expected: dict[str, dict[str, Array]] = {
+        "a": {"labels": np.zeros((2, 5), np.int64), NAME: np.zeros((2, 5), np.float32)}
+    }
     feeds = {"x": np.zeros((2, 3), np.float32)}
     assert select_axes(inputs, outputs, feeds, expected) == {NAME: (1,)}
 

@@ -31,6 +31,7 @@ from enginewright_runtime.core.labels import format_label
 from enginewright_runtime.core.logs import format_count
 from enginewright_runtime.core.nvml_use import DeviceMeter
 from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.engine.culprit import SEARCHED, CulpritSearch
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.scoped import parts as graph
 from enginewright_runtime.graph.scoped.parts import Part, TensorProfile, TensorType
@@ -155,7 +156,9 @@ class _Build:
             engines = [_Engine(about, self._folder / about.file, answer)]
         else:
             why = diagnosis.failure(answer, self._about())
-            if answer.parsed or why.reason not in _PARTIAL or not answer.parser:
+            if answer.parsed:
+                raise self._name_culprit(why)
+            if why.reason not in _PARTIAL or not answer.parser:
                 raise why
             if limit := whole_only(self._recipe.backend):
                 raise diagnosis.not_in_parts(why, limit)
@@ -261,6 +264,20 @@ class _Build:
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, target)
         return list(files)
+
+    def _name_culprit(self, why: StageFailure) -> StageFailure:
+        """Return the failure of a parsed model with the node that it comes from, if the library names none."""
+        if why.reason not in SEARCHED or why.nodes:
+            return why
+        search = CulpritSearch(
+            context.without_passed(self._model),
+            self._types(why),
+            self._attempts,
+            self._sizes(),
+            lambda answer, part: diagnosis.failure(answer, self._about(part)),
+        )
+        label = search.find(why.reason)
+        return why if label is None else diagnosis.add_culprit(why, label)
 
     def _types(self, why: StageFailure) -> dict[str, TensorType]:
         """Return the types of all tensors, without which no part can be extracted."""
