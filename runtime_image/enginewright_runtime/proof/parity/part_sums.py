@@ -23,11 +23,6 @@ class Errors:
     count: Floats  # of values that are finite on both sides
 
     @classmethod
-    def of_equal(cls, size: int, elements: int) -> Self:
-        """Return those of an array that equals the expected one."""
-        return cls(np.zeros(size), np.zeros(size), np.full(size, elements / size))
-
-    @classmethod
     def of_unknown(cls, size: int) -> Self:
         """Return those of an array that is missing, or of another shape."""
         return cls(np.full(size, np.inf), np.full(size, np.inf), np.ones(size))

@@ -44,7 +44,7 @@ Outputs = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class AxisParts:
-    """What is expected of each index along one axis of an output: arrays of [size of the axis]."""
+    """What is expected of each index along one axis of an output: arrays of [size of the axis], float32 in files."""
 
     axis: int
     magnitude: Floats  # RMS of the expected values
@@ -130,22 +130,32 @@ class PartsBuilder:
         return parts
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Errors of the parts of one output of one sample, small enough to be kept for each sample."""
+
+    squares: tuple[NDArray[np.float32] | None, ...]  # by axis, sums; None: all are 0
+    counts: tuple[float, ...]  # by axis, values of each part
+
+
 class PartsJudge:
     """Judges the parts of outputs over the latest run of each sample."""
 
     def __init__(self, parts: Parts) -> None:
         """Take what is expected."""
         self._parts = parts
-        self._errors: dict[str, dict[str, tuple[Errors, ...]]] = {}  # by output and sample
+        self._runs: dict[str, dict[str, _Run]] = {}  # by output and sample
 
     def add(self, sample: str, output: str, want: Array, have: Array, dtype: str | None) -> None:
         """Take an output of a sample, of the expected shape; an earlier run of the sample is forgotten."""
         kind = dtype_of(want, dtype)
-        self._keep(sample, output, want, lambda axis: measure_errors(want, have, axis, kind))
+        self._keep(
+            sample, output, want, lambda axis: measure_errors(want, have, axis, kind).squares
+        )
 
     def add_equal(self, sample: str, output: str, want: Array) -> None:
         """Take an output that equals the expected one, at no cost."""
-        self._keep(sample, output, want, lambda axis: Errors.of_equal(want.shape[axis], want.size))
+        self._keep(sample, output, want, lambda _: None)
 
     def find_fault(self, output: str, allowed: Tolerance) -> FaultyPart | None:
         """Return the worst part whose error is above what the tolerance and rounding allow."""
@@ -157,13 +167,13 @@ class PartsJudge:
             with np.errstate(divide="ignore"):  # what does not move is worst
                 sizes = errors[failing] / parts.spread[failing]
             worst = int(failing[np.argmax(sizes)])
-            runs = self._errors[output]
+            runs = self._runs[output]
             faults.append(
                 FaultyPart(
                     parts.axis,
                     worst,
                     len(failing),
-                    max(runs, key=lambda sample: runs[sample][number].squares[worst]),
+                    max(runs, key=lambda sample: _find_error(runs[sample], number, worst)),
                     float(errors[worst]),
                     float(parts.spread[worst]),
                     float(parts.error[worst]),
@@ -185,20 +195,34 @@ class PartsJudge:
         )
 
     def _keep(
-        self, sample: str, output: str, want: Array, measure: Callable[[int], Errors]
+        self, sample: str, output: str, want: Array, measure: Callable[[int], Floats | None]
     ) -> None:
         parts = self._parts.get(output, ())
         # the sizes of naming axes do not differ between samples
         if parts and all(
             want.shape[part.axis : part.axis + 1] == part.count.shape for part in parts
         ):
-            runs = self._errors.setdefault(output, {})
-            runs[sample] = tuple(measure(part.axis) for part in parts)
+            squares = (measure(part.axis) for part in parts)
+            with np.errstate(over="ignore"):  # what overflows is infinite
+                kept = tuple(None if item is None else item.astype(np.float32) for item in squares)
+            counts = tuple(want.size / len(part.count) for part in parts)
+            self._runs.setdefault(output, {})[sample] = _Run(kept, counts)
 
     def _pool(self, output: str) -> Iterator[tuple[int, AxisParts, Floats]]:
-        runs = self._errors.get(output)
+        """Yield the axes that have parts, with the RMS error of each part over the samples."""
+        runs = [*self._runs.get(output, {}).values()]
         for number, parts in enumerate(self._parts.get(output, ()) if runs else ()):
-            yield number, parts, pool_rms([run[number] for run in (runs or {}).values()])
+            squares = np.zeros(len(parts.count))
+            for run in runs:
+                if (own := run.squares[number]) is not None:
+                    squares += own
+            count = sum(run.counts[number] for run in runs)
+            yield number, parts, np.sqrt(squares / max(count, 1.0))
+
+
+def _find_error(run: _Run, axis: int, index: int) -> float:
+    squares = run.squares[axis]
+    return 0.0 if squares is None else float(squares[index])
 
 
 def _fails(parts: AxisParts, errors: Floats, allowed: Tolerance) -> NDArray[np.bool_]:
@@ -221,12 +245,12 @@ def _is_unjudged(parts: AxisParts, errors: Floats, allowed: Tolerance) -> NDArra
 
 
 def write_parts(path: Path, parts: Parts) -> None:
-    """Write arrays AXIS/OUTPUT, float64 of [4, size of the axis]: magnitude, spread, error and count."""
+    """Write arrays AXIS/OUTPUT, float32 of [4, size of the axis]: magnitude, spread, error and count."""
     by_axis: dict[str, dict[str, NDArray[Any]]] = {}
     for output, items in parts.items():
         for item in items:
             rows = np.stack((item.magnitude, item.spread, item.error, item.count))
-            by_axis.setdefault(str(item.axis), {})[output] = rows
+            by_axis.setdefault(str(item.axis), {})[output] = rows.astype(np.float32)
     write_arrays(path, by_axis)
 
 
