@@ -26,7 +26,6 @@ from enginewright_runtime.prepare.quantize import calibration, progress, static
 from enginewright_runtime.prepare.quantize.calibration import CalibrationData, Feeds
 from enginewright_runtime.prepare.quantize.dynamic import DynamicQuantization
 from enginewright_runtime.prepare.quantize.forms import Form, dynamic_form, form_of
-from enginewright_runtime.prepare.quantize.half_rules import HALVES
 from enginewright_runtime.prepare.quantize.halves import Halves
 from enginewright_runtime.prepare.quantize.observing import limits, single_values
 from enginewright_runtime.prepare.quantize.prove import MAX_CALIBRATION_SAMPLES, ParityProver, Proof
@@ -45,6 +44,7 @@ from enginewright_runtime.prepare.quantize.widening import write_widened
 from enginewright_runtime.proof.golden_run import INPUTS
 from enginewright_runtime.proof.parity.parts import write_parts
 from enginewright_runtime.proof.parity.tolerances import Tolerances
+from enginewright_runtime.proof.rounding.half_rules import HALVES
 from enginewright_runtime.proof.rounding.measuring import write_emulated
 from enginewright_runtime.session.arrays import read_arrays
 from enginewright_runtime.session.operator_signatures import element_types

@@ -76,7 +76,7 @@ def write_unmeasured(model: Path, folder: Path, varying: frozenset[str]) -> None
 def write_emulated(model: Path, precision: str, out: Path) -> str | None:
     """Write the emulation of a model as `out`, beside its weights; return why there is none. Called in a child process."""
     try:
-        save(emulate_rounding(graphs.parse(model), precision), out)
+        save(emulate_rounding(graphs.parse(model), precision, model.parent), out)
     except StageFailure as failure:
         return failure.cause
     except Exception as error:  # noqa: BLE001 - of ONNX's inliner, which has no class for them
@@ -87,7 +87,8 @@ def write_emulated(model: Path, precision: str, out: Path) -> str | None:
 def _load(model: Path, precision: str) -> Run:
     allow_unreleased()
     # without optimizations, which keep folded copies of all weights
-    session = load_changed(model, emulate_rounding(graphs.parse(model), precision), LOWEST)
+    emulated = emulate_rounding(graphs.parse(model), precision, model.parent)
+    session = load_changed(model, emulated, LOWEST)
     signature = read_signature(session.get_inputs(), session.get_outputs(), ())
     return partial(run_sample, Runner(session, signature), signature)
 
