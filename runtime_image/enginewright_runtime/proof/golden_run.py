@@ -19,6 +19,7 @@ from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 from enginewright_runtime.core.time_limit import TimeLimit
 from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.proof.natural.choosing import NO_NATURAL, NaturalInputs, run_natural
 from enginewright_runtime.proof.parity.comparison import (
     ComparedWith,
     Comparison,
@@ -86,20 +87,26 @@ class GoldenRun:
     warnings: tuple[str, ...] = ()
 
 
-def run_reference(model: Path, folder: Path, recipe: Recipe) -> GoldenRun:
+def run_reference(
+    model: Path, folder: Path, recipe: Recipe, natural: NaturalInputs = NO_NATURAL
+) -> GoldenRun:
     """Run inputs.npz on the CPU provider, write outputs.npz, compare with expected.npz.
 
-    Samples that the model rejects, or whose outputs are too large, are removed from inputs.npz.
+    Samples that the model rejects, or whose outputs are too large, are removed from inputs.npz; natural ones get the
+    range in which the outputs move most, and those that the model rejects are not reported.
     """
     allow_unreleased()
-    return _at_the_right_level("cpu", partial(_run_reference, model, folder, recipe))
+    return _at_the_right_level("cpu", partial(_run_reference, model, folder, recipe, natural))
 
 
-def _run_reference(model: Path, folder: Path, recipe: Recipe, level: str | None) -> GoldenRun:
+def _run_reference(
+    model: Path, folder: Path, recipe: Recipe, natural: NaturalInputs, level: str | None
+) -> GoldenRun:
     load_limit = TimeLimit(_FAST_LOAD)
     runner, signature, level = load_runner("cpu", model, level)
     loads_fast = not load_limit.over()
     inputs = read_arrays(folder / INPUTS)
+    of_nature = {name: inputs.pop(name) for name in natural.names if name in inputs}
     outputs: dict[str, Arrays] = {}
     refused: dict[str, str] = {}
     warnings: list[str] = []
@@ -116,6 +123,11 @@ def _run_reference(model: Path, folder: Path, recipe: Recipe, level: str | None)
             warnings.append(
                 f"golden sample {name!r} is dropped: its outputs ({format_bytes(size)}) are too large"
             )
+    as_run = run_natural(
+        partial(run_sample, runner, signature), of_nature if outputs else {}, natural.images
+    )
+    inputs |= as_run.inputs
+    outputs |= as_run.outputs
     write_arrays(folder / OUTPUTS, outputs)
     write_arrays(folder / INPUTS, {name: inputs[name] for name in outputs})
     warnings += _not_finite(signature, outputs)
