@@ -74,9 +74,7 @@ def find_errors(source: Path, artefact: Path, samples: list[Feeds], level: Level
         f"s{index}": dict(zip(names, run(source, feeds), strict=True))
         for index, feeds in enumerate(samples)
     }
-    axes = select_axes(
-        graphs.inputs_of(proto), specs, next(iter(read_arrays(folder / INPUTS).values())), expected
-    )
+    axes = select_axes(graphs.inputs_of(proto), specs, samples[0], expected)
     builder = PartsBuilder(axes, {spec.name: spec.dtype for spec in specs})
     for feeds, outputs in zip(samples, expected.values(), strict=True):
         builder.add(outputs, dict(zip(names, run(artefact, feeds, level), strict=True)))

@@ -20,6 +20,7 @@ from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 from enginewright_runtime.core.time_limit import TimeLimit
 from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.proof.natural.choosing import NO_NATURAL, NaturalInputs, run_natural
 from enginewright_runtime.proof.parity.comparison import (
     ComparedWith,
     Comparison,
@@ -92,25 +93,32 @@ class GoldenRun:
 
 
 def run_reference(
-    model: Path, folder: Path, recipe: Recipe, precision: str, level: str | None = None
+    model: Path,
+    folder: Path,
+    recipe: Recipe,
+    precision: str,
+    natural: NaturalInputs = NO_NATURAL,
+    level: str | None = None,
 ) -> GoldenRun:
     """Run inputs.npz on the CPU provider, write outputs.npz, compare with expected.npz by the model's own precision.
 
-    Samples that the model rejects, or whose outputs are too large, are removed from inputs.npz. `level` is that of
-    graph optimizations where only one makes a reference; what serves need not have it.
+    Samples that the model rejects, or whose outputs are too large, are removed from inputs.npz; natural ones get the
+    range in which the outputs move most, and those that the model rejects are not reported. `level` is that of graph
+    optimizations where only one makes a reference; what serves need not have it.
     """
     allow_unreleased()
-    run = partial(_run_reference, model, folder, Tolerances.of(recipe, precision))
+    run = partial(_run_reference, model, folder, Tolerances.of(recipe, precision), natural)
     return _at_the_right_level("cpu", run) if level is None else replace(run(level), level=None)
 
 
 def _run_reference(
-    model: Path, folder: Path, tolerances: Tolerances, level: str | None
+    model: Path, folder: Path, tolerances: Tolerances, natural: NaturalInputs, level: str | None
 ) -> GoldenRun:
     load_limit = TimeLimit(_FAST_LOAD)
     runner, signature, level = load_runner("cpu", model, level)
     loads_fast = not load_limit.over()
     inputs = read_arrays(folder / INPUTS)
+    of_nature = {name: inputs.pop(name) for name in natural.names if name in inputs}
     outputs: dict[str, Arrays] = {}
     refused: dict[str, str] = {}
     warnings: list[str] = []
@@ -127,6 +135,11 @@ def _run_reference(
             warnings.append(
                 f"golden sample {name!r} is dropped: its outputs ({format_bytes(size)}) are too large"
             )
+    as_run = run_natural(
+        partial(run_sample, runner, signature), of_nature if outputs else {}, natural.images
+    )
+    inputs |= as_run.inputs
+    outputs |= as_run.outputs
     write_arrays(folder / OUTPUTS, outputs)
     write_arrays(folder / INPUTS, {name: inputs[name] for name in outputs})
     warnings += _not_finite(signature, outputs)

@@ -9,6 +9,7 @@ import numpy as np
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import Reason
 from enginewright_runtime.proof.parity.comparison import difference
+from enginewright_runtime.proof.parity.measuring import has_numbers
 from enginewright_runtime.proof.parity.parts import PartsJudge
 from enginewright_runtime.proof.parity.tolerances import Tolerance, Tolerances
 from enginewright_runtime.proof.parity.variation import VaryingOutputs
@@ -45,8 +46,10 @@ class ProbeResult:
     reason: Reason | None = None  # with `fails`, from the server's error
     error: float | None = None  # largest absolute error over the numeric outputs
     inputs: str = ""  # digest of the sample's inputs, if it has run
-    compared: int = 0  # outputs of which elements were compared, by value or by distribution
-    empty: frozenset[str] = frozenset()  # outputs without elements, of which the form was compared
+    compared: int = 0  # outputs of which finite elements were compared, by value or by distribution
+    empty: frozenset[str] = (
+        frozenset()
+    )  # outputs without finite elements, of which the form was compared
     paired: bool = False  # in a batch with other inputs: its times are not those of the sample
 
     @property
@@ -136,7 +139,9 @@ class GoldenProbe:
         wrong: str | None = None
         error: float | None = None
         fixed = {key: want for key, want in sample.expected.items() if key not in self._varying}
-        empty = frozenset(key for key, want in fixed.items() if not want.size)
+        empty = frozenset(
+            key for key, want in fixed.items() if not has_numbers(want, self._kinds[key])
+        )
         trial = self._varying.trial(sample.name, sample.expected)
         try:
             arrays = self._inferences.read(response, sample.expected, types)

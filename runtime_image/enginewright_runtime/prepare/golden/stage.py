@@ -6,7 +6,6 @@ device, which a prepare Job lacks.
 
 import logging
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Final
 
@@ -17,12 +16,19 @@ from enginewright_contract.report import StageReport
 from enginewright_contract.task import PrepareTask, Recipe
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
-from enginewright_runtime.core.handoff import GOLDEN_FOLDER, MODEL_FOLDER, Converted, Golden
+from enginewright_runtime.core.handoff import (
+    GOLDEN_FOLDER,
+    MODEL_FOLDER,
+    Converted,
+    Golden,
+    Validated,
+)
 from enginewright_runtime.core.logs import format_bytes, format_count
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.scratch import scratch
 from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.prepare.golden.blank import find_blank
 from enginewright_runtime.prepare.golden.reference import ORIGIN_NAMES, PREFIX, make, runnable
 from enginewright_runtime.prepare.quantize.existing import existing
 from enginewright_runtime.prepare.quantize.saturation import reference_level
@@ -47,7 +53,7 @@ _OPTIMIZE: Final = (
     "it is served so, without fused nodes; other programs need the same graph_optimization_level of"
     " ONNX Runtime's SessionOptions, or a model with the constants folded when exporting"
 )
-_GIVE_SAMPLES: Final = "set spec.parity.samples to inputs that produce elements"
+_GIVE_SAMPLES: Final = "set spec.parity.samples to inputs for which it has finite elements"
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
@@ -69,7 +75,7 @@ class _Golden:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir()
         self._made = make(self._recipe, self._work)
-        self._judge_sizes()
+        self._judge_numbers()
         self._measure_parts()
         judged = self._converted != self._source and self._made.origin != "itself"
         if judged:
@@ -120,22 +126,26 @@ class _Golden:
             },
         )
 
-    def _judge_sizes(self) -> None:
-        """Refuse golden outputs without an element, such as a detector's boxes in noise; warn of single ones."""
-        elements: Counter[str] = Counter()
-        for key, array in map_arrays(self._folder / OUTPUTS).items():
-            elements[key.partition("/")[2]] += array.size
-        if not elements.total():
+    def _judge_numbers(self) -> None:
+        """Refuse golden outputs without a number, such as a detector's boxes in noise; warn of single ones."""
+        dtypes = {spec.name: spec.dtype for spec in Validated.read(self._work).outputs}
+        outputs = map_arrays(self._folder / OUTPUTS)
+        blank = find_blank(outputs, dtypes)
+        names = {key.partition("/")[2] for key in outputs}
+        if len(blank) == len(names):
             raise StageFailure(
                 Reason.NOTHING_COMPARED,
-                f"no output has an element in any golden sample ({', '.join(elements)}), so any other"
+                f"no output has a finite element in any golden sample ({', '.join(blank)}), so any other"
                 " model's outputs would pass for right",
                 remedy=_GIVE_SAMPLES,
             )
-        for name, count in elements.items():
-            if not count:
-                cause = f"output {name!r} is empty in every golden sample, so only its type and shape can be compared"
-                self._made.warn(cause, Reason.NOTHING_COMPARED, _GIVE_SAMPLES)
+        for name in blank:
+            empty = not any(
+                array.size for key, array in outputs.items() if key.partition("/")[2] == name
+            )
+            what = "is empty" if empty else "is NaN or infinite throughout"
+            cause = f"output {name!r} {what} in every golden sample, so only its type and shape can be compared"
+            self._made.warn(cause, Reason.NOTHING_COMPARED, _GIVE_SAMPLES)
 
     def _measure_parts(self) -> None:
         """Measure what is expected of the parts of the outputs in the model's own precision."""

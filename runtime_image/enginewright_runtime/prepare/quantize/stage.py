@@ -104,6 +104,8 @@ class _Quantization:
         made = self._make(precision)
         if not made.agrees:
             raise self._describe_failure(precision, made)
+        if blank := self._find_blank(made):
+            raise StageFailure(Reason.NOTHING_COMPARED, f"the {precision} model {blank}")
         if unjudged := Unjudged.find(made.outputs, self._recipe, precision).cause:
             raise StageFailure(
                 Reason.PARITY_UNKNOWN,
@@ -189,6 +191,8 @@ class _Quantization:
             return failure.cause
         if not made[precision].agrees:
             return f"parity fails: {made[precision].disagreement}"
+        if blank := self._find_blank(made[precision]):
+            return blank
         if unjudged := Unjudged.find(made[precision].outputs, self._recipe, precision).cause:
             return f"parity is not known: {unjudged}"
         return self._fails_on_backend(precision)
@@ -292,6 +296,19 @@ class _Quantization:
                 f" and is {made.error:.2g}",
                 made.excluded,
             )
+
+    def _find_blank(self, made: QuantizedModel) -> str | None:
+        """Return why a candidate's parity is unknown: an output of which no element could be compared."""
+        # outputs that vary and have no distribution are not compared anywhere
+        compared = {output.name for output in made.outputs}
+        compared |= {output.name for output in self._golden.varying}
+        blank = [spec.name for spec in self._converted.outputs if spec.name not in compared]
+        if not blank:
+            return None
+        return (
+            f"cannot be compared in output {', '.join(map(repr, blank))}: no golden sample has a finite"
+            " element of it"
+        )
 
     def _fails_on_backend(self, precision: Precision) -> str | None:
         """Return why the candidate fails on the backend that is to serve; devices prove it elsewhere."""

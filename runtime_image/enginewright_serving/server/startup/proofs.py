@@ -67,7 +67,7 @@ class StartupProver:
         _refuse(verdict.worst)
         if not verdict.compared:
             _log.warning(
-                "no output can be compared: all are empty, or vary in an unknown distribution"
+                "no output can be compared: all are empty or not finite, or vary in an unknown distribution"
             )
         points = [(f"golden sample {sample.name!r}", sample.feeds) for sample in samples]
         for label, feeds in profile_points(
