@@ -9,6 +9,7 @@ from enginewright_contract.processors import Feature, Processor
 from enginewright_runtime.core.handoff import Golden
 from enginewright_runtime.prepare.quantize import saturation
 from enginewright_runtime.prepare.quantize.forms import form_of
+from enginewright_runtime.session import processor
 from enginewright_runtime.session.arrays import read_arrays
 from enginewright_runtime.session.optimization import LEVELS
 
@@ -50,7 +51,7 @@ def test_the_reference_of_a_device_runs_no_kernels_that_saturate(
 ) -> None:
     """The model is one whose outputs tell the level, as integers are rounded from node to node."""
     here = Processor(architecture="x86_64", features=(Feature.AVX2,), exact_products=exact)
-    monkeypatch.setattr(saturation.processor, "read", lambda: here)
+    monkeypatch.setattr(processor, "read", lambda: here)
     monkeypatch.setattr(saturation, "saturable", lambda *_: saturates)
     task = place.task(place.put("m.onnx", model("INT8")), backend=backend)
     place.complete(task, until="golden")
