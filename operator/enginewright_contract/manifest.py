@@ -49,7 +49,7 @@ class UnjudgedParts(Message):
     """Parts of an output, along one axis, that the samples do not move enough to be judged."""
 
     axis: int
-    """Axis of the output, from 0."""
+    """Axis of the output, from 0; -1: the output as a whole, its only part."""
     indices: tuple[int, ...]
     """The first of them, at most 20."""
     count: int
@@ -59,6 +59,8 @@ class UnjudgedParts(Message):
 
     def describe(self, output: str) -> str:
         """Return the parts in words, such as "2 of 84 indices of axis 1 (4, 7) of output 'dets'"."""
+        if self.axis < 0:
+            return f"all elements of output {output!r}"
         more = ", …" if self.count > len(self.indices) else ""
         listed = ", ".join(map(str, self.indices))
         return f"{self.count} of {self.of} indices of axis {self.axis} ({listed}{more}) of output {output!r}"

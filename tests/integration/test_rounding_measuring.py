@@ -23,6 +23,7 @@ from enginewright_runtime.proof.parity.parts import (
     PartsBuilder,
     read_parts,
 )
+from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.proof.rounding import measuring
 from enginewright_runtime.proof.rounding.emulation import emulate_rounding
 from enginewright_runtime.proof.rounding.half_rules import HALVES
@@ -75,7 +76,7 @@ def find_errors(source: Path, artefact: Path, samples: list[Feeds], level: Level
         for index, feeds in enumerate(samples)
     }
     axes = select_axes(graphs.inputs_of(proto), specs, samples[0], expected)
-    builder = PartsBuilder(axes, {spec.name: spec.dtype for spec in specs})
+    builder = PartsBuilder(axes, {spec.name: spec.dtype for spec in specs}, Tolerances(), {})
     for feeds, outputs in zip(samples, expected.values(), strict=True):
         builder.add(outputs, dict(zip(names, run(artefact, feeds, level), strict=True)))
     return builder.build()
@@ -208,7 +209,7 @@ def test_a_dead_column_is_told_from_rounding(tmp_path: Path) -> None:
     )
     path, folder = lay_out(tmp_path, source, [{"x": random(1, 100, 32, seed=5)}])
     assert measure_parts(path, folder, "INT8", NONE) is None
-    [_, parts] = read_parts(folder / PARTS)["y"]
+    [*_, parts] = read_parts(folder / PARTS)["y"]
     # of scores that a dead column changes by their spread, rounding moves a small share
     assert (parts.error / parts.spread > 0.001).all()
     assert (parts.error / parts.spread < 0.1).all()
@@ -289,7 +290,7 @@ def test_weights_outside_of_the_model_stay_there(tmp_path: Path) -> None:
     before = sorted(item.name for item in tmp_path.iterdir())
     assert try_measuring(path, folder, "INT8", NONE) is None
     assert sorted(item.name for item in tmp_path.iterdir()) == before
-    [parts] = read_parts(folder / PARTS)["y"]
+    [*_, parts] = read_parts(folder / PARTS)["y"]
     assert (parts.error > 0).any()
     assert np.isfinite(parts.error).all()
 
@@ -305,7 +306,7 @@ def test_a_model_that_does_not_load_leaves_the_error_unknown(tmp_path: Path) -> 
     path, folder = lay_out(tmp_path, parse_text(text_form, domains=[("own", 1)]), [], keep=False)
     write_arrays(folder / OUTPUTS, {"s0": {"y": random(3, 4)}})
     assert try_measuring(path, folder, "FP16", NONE)
-    [parts] = read_parts(folder / PARTS)["y"]
+    [*_, parts] = read_parts(folder / PARTS)["y"]
     assert (parts.spread > 0).all()
     assert np.isinf(parts.error).all()
 
@@ -316,7 +317,7 @@ def test_a_sample_that_is_refused_leaves_the_error_unknown(tmp_path: Path) -> No
     why = try_measuring(path, folder, "FP16", NONE)
     assert why is not None
     assert why.startswith("sample 's1' is refused: ")
-    [parts] = read_parts(folder / PARTS)["y"]
+    [*_, parts] = read_parts(folder / PARTS)["y"]
     assert np.isinf(parts.error).all()
 
 
@@ -325,7 +326,7 @@ def test_values_that_are_lost_leave_the_error_unknown(tmp_path: Path) -> None:
     write_arrays(folder / INPUTS, {"s0": {"x": np.full((4, 64), np.nan, np.float32)}})
     why = try_measuring(path, folder, "FP16", NONE)
     assert why == "output 'y' of sample 's0' has NaN or infinity where the source has not"
-    [parts] = read_parts(folder / PARTS)["y"]
+    [*_, parts] = read_parts(folder / PARTS)["y"]
     assert np.isinf(parts.error).all()
 
 
@@ -334,7 +335,7 @@ def test_a_shape_that_differs_leaves_the_error_unknown(tmp_path: Path) -> None:
     write_arrays(folder / INPUTS, {"s0": {"x": random(5, 64)}})
     why = try_measuring(path, folder, "FP16", NONE)
     assert why == "output 'y' of sample 's0' has shape [5, 64] instead of [4, 64]"
-    [parts] = read_parts(folder / PARTS)["y"]
+    [*_, parts] = read_parts(folder / PARTS)["y"]
     assert np.isinf(parts.error).all()
 
 
@@ -352,6 +353,6 @@ def test_a_child_that_crashes_leaves_the_error_unknown(
     why = try_measuring(path, folder, "FP16", NONE)
     assert why is not None
     assert why.startswith("emulating the rounding of FP16 crashed with SIGABRT")
-    [parts] = read_parts(folder / PARTS)["y"]
+    [*_, parts] = read_parts(folder / PARTS)["y"]
     assert (parts.spread > 0).any()
     assert np.isinf(parts.error).all()

@@ -1,5 +1,6 @@
 """Judgement of the parts of outputs: each by its own scale, and by what rounding costs there."""
 
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from enginewright_contract.manifest import TensorSpec
 from enginewright_runtime.proof.parity.axes import find_axes, select_axes
 from enginewright_runtime.proof.parity.comparison import Comparison, scales_of
+from enginewright_runtime.proof.parity.part_sums import WHOLE
 from enginewright_runtime.proof.parity.parts import (
     Parts,
     PartsBuilder,
@@ -42,7 +44,7 @@ def round_to_half(array: Array) -> Array:
 
 
 def build(samples: dict[str, dict[str, Array]], emulate: Any = round_to_half) -> Parts:
-    builder = PartsBuilder({NAME: (1,)}, TYPES)
+    builder = PartsBuilder({NAME: (1,)}, TYPES, Tolerances(), {})
     for outputs in samples.values():
         builder.add(outputs, {NAME: emulate(outputs[NAME])} if emulate else None)
     return builder.build()
@@ -244,7 +246,7 @@ def test_int8_allows_more_than_fp16() -> None:
 def test_large_output_is_measured_in_pieces_as_if_whole() -> None:
     random = np.random.default_rng(0)
     array = random.normal(0, 1, (3, 5, 400, 130)).astype(np.float32)
-    builder = PartsBuilder({NAME: (0, 1, 2, 3)}, TYPES)
+    builder = PartsBuilder({NAME: (0, 1, 2, 3)}, TYPES, Tolerances(), {})
     builder.add({NAME: array}, {NAME: array + np.float32(0.25)})
     for part in builder.build()[NAME]:
         others = tuple(axis for axis in range(4) if axis != part.axis)
@@ -284,7 +286,7 @@ def test_only_floats_have_parts() -> None:
         "a": {"labels": np.zeros((2, 5), np.int64), NAME: np.zeros((2, 5), np.float32)}
     }
     feeds = {"x": np.zeros((2, 3), np.float32)}
-    assert select_axes(inputs, outputs, feeds, expected) == {NAME: (1,)}
+    assert select_axes(inputs, outputs, feeds, expected) == {NAME: (WHOLE, 1)}
 
 
 @pytest.mark.parametrize(
@@ -305,17 +307,73 @@ def test_axes_of_a_map_of_the_image_hold_positions(
     outputs = (TensorSpec(name=NAME, dtype="float32", shape=output),)
     expected = {"a": {NAME: np.zeros(output, np.float32)}}
     feeds = {"x": np.zeros(image, np.float32)}
-    assert select_axes((), outputs, feeds, expected) == {NAME: axes}
+    assert select_axes((), outputs, feeds, expected) == {NAME: (WHOLE, *axes)}
+
+
+def test_whole_output_is_one_part_and_is_named_so() -> None:
+    samples = make_samples()
+    builder = PartsBuilder({NAME: (WHOLE,)}, TYPES, Tolerances("FP16"), {})
+    for outputs in samples.values():
+        builder.add(outputs, {NAME: round_to_half(outputs[NAME])})
+    parts = builder.build()
+    (whole,) = parts[NAME]
+    everything = np.concatenate([outputs[NAME].ravel() for outputs in samples.values()])
+    assert whole.spread == pytest.approx([everything.std(dtype=np.float64)])
+    fault = judge(samples, parts, lambda array: array * np.float32(0.7)).find_fault(NAME, FP16)
+    assert fault is not None
+    assert fault.describe(FP16).startswith("differs as a whole, over all samples")
+    still = {name: {NAME: np.ones_like(outputs[NAME])} for name, outputs in samples.items()}
+    builder = PartsBuilder({NAME: (WHOLE,)}, TYPES, Tolerances("FP16"), {})
+    for outputs in still.values():
+        builder.add(outputs, outputs)
+    (unjudged,) = judge(still, builder.build(), lambda array: array).find_unjudged(NAME, FP16)
+    assert unjudged.describe(NAME) == "all elements of output 'dets'"
+
+
+def test_whole_output_may_be_as_wrong_as_rounding_makes_it() -> None:
+    # fault: a correct artefact is refused, because its precision costs this model more than most
+    samples = make_samples()
+
+    def noise(seed: int, size: float) -> Any:
+        def change(array: Array) -> Array:
+            error = np.random.default_rng(seed).normal(0, size, array.shape)
+            return (array + error).astype(np.float32)
+
+        return change
+
+    builder = PartsBuilder({NAME: (WHOLE,)}, TYPES, Tolerances("INT8"), scales_of(samples, TYPES))
+    for outputs in samples.values():
+        builder.add(outputs, {NAME: noise(1, 60.0)(outputs[NAME])})
+    parts = builder.build()
+
+    def compare(size: float, known: Parts | None) -> bool:
+        comparison = Comparison(
+            "source", Tolerances("INT8"), TYPES, scales_of(samples, TYPES), (), known
+        )
+        for number, (name, outputs) in enumerate(samples.items()):
+            comparison.add(name, outputs, {NAME: noise(number + 9, size)(outputs[NAME])})
+        return comparison.verdict().agrees
+
+    assert not compare(60.0, None)
+    assert compare(60.0, parts)
+    assert not compare(300.0, parts)
 
 
 def test_file_holds_what_was_written(tmp_path: Path) -> None:
-    parts = {"a/b": build(make_samples())[NAME], "c": build(make_samples(2))[NAME]}
+    whole = PartsBuilder({NAME: (WHOLE,)}, TYPES, Tolerances(), {})
+    for outputs in make_samples().values():
+        whole.add(outputs, {NAME: outputs[NAME] + np.float32(0.5)})
+    parts = {"a/b": build(make_samples())[NAME], "c": whole.build()[NAME]}
+    assert parts["c"][0].figures is not None
     write_parts(tmp_path / "parts.npz", parts)
     again = read_parts(tmp_path / "parts.npz")
     assert again.keys() == parts.keys()
     for name, (part,) in parts.items():
         (read,) = again[name]
         assert read.axis == part.axis
+        assert (read.figures is None) is (part.figures is None)
+        if read.figures is not None and part.figures is not None:
+            assert astuple(read.figures) == pytest.approx(astuple(part.figures), abs=1e-6)
         for field in ("magnitude", "spread", "error", "count"):
             np.testing.assert_allclose(getattr(read, field), getattr(part, field), rtol=1e-6)
 
@@ -323,7 +381,7 @@ def test_file_holds_what_was_written(tmp_path: Path) -> None:
 def test_bfloat16_outputs_are_judged_by_their_values() -> None:
     wide = make_head(1)
     bits = (wide.view(np.uint32) >> 16).astype(np.uint16)
-    parts = PartsBuilder({NAME: (1,)}, {NAME: "bfloat16"})
+    parts = PartsBuilder({NAME: (1,)}, {NAME: "bfloat16"}, Tolerances(), {})
     parts.add({NAME: bits}, {NAME: bits})
     judged = PartsJudge(parts.build())
     swapped = bits.copy()

@@ -10,7 +10,7 @@ from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import Reason
 from enginewright_runtime.proof.parity.comparison import difference
 from enginewright_runtime.proof.parity.measuring import has_numbers
-from enginewright_runtime.proof.parity.parts import PartsJudge
+from enginewright_runtime.proof.parity.parts import PartsJudge, widen
 from enginewright_runtime.proof.parity.tolerances import Tolerance, Tolerances
 from enginewright_runtime.proof.parity.variation import VaryingOutputs
 from enginewright_runtime.session.padding import PaddedShapes
@@ -200,7 +200,7 @@ class GoldenProbe:
 
     def _find_tolerance(self, name: str, want: NDArray[Any]) -> Tolerance:
         del want
-        return self._tolerances.of_output(name, self._kinds[name])
+        return widen(self._samples.parts, name, self._tolerances.of_output(name, self._kinds[name]))
 
     def _differs(self, name: str, want: NDArray[Any], have: NDArray[Any]) -> str | None:
         allowed = self._find_tolerance(name, want)

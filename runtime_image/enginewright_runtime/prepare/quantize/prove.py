@@ -171,7 +171,9 @@ class ParityProver:
         specs = [spec for spec in graphs.outputs_of(proto) if spec.name not in varying]
         outputs = {sample.name: sample.golden for sample in self._samples}
         axes = select_axes(graphs.inputs_of(proto), specs, self._samples[0].feeds, outputs)
-        every, of_golden = (PartsBuilder(axes, self._dtypes) for _ in range(2))
+        tolerances = Tolerances(self._tolerances.precision)
+        scales = scales_of(outputs, self._dtypes)
+        every, of_golden = (PartsBuilder(axes, self._dtypes, tolerances, scales) for _ in range(2))
         model = None if emulated is None else ReferenceModel(emulated, LOWEST)
         for number, sample in enumerate(self._samples):
             try:

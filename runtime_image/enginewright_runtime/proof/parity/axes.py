@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from enginewright_contract.manifest import TensorSpec
 
+from enginewright_runtime.proof.parity.part_sums import WHOLE
 from enginewright_runtime.proof.parity.values import Array, kind_of
 
 Arrays = Mapping[str, Array]
@@ -17,7 +18,7 @@ def select_axes(
     feeds: Mapping[str, Array],
     expected: Mapping[str, Arrays],
 ) -> dict[str, tuple[int, ...]]:
-    """Return the naming axes of every float output; `feeds` are the inputs of the first sample, `expected` the golden outputs by sample.
+    """Return `WHOLE` and the naming axes of every float output; `feeds` are the inputs of the first sample, `expected` the golden outputs by sample.
 
     Axes that are named as an input's, that have different sizes in the samples, or that follow height and
     width of an image hold positions, and those of size 1 nothing. All others count as naming.
@@ -32,7 +33,8 @@ def select_axes(
         ):
             named = find_axes(spec, [array.shape for array in arrays], symbols)
             shape = arrays[0].shape if arrays else ()
-            axes[spec.name] = tuple(axis for axis in named if axis not in _find_map(shape, images))
+            positions = _find_map(shape, images)
+            axes[spec.name] = (WHOLE, *(axis for axis in named if axis not in positions))
     return axes
 
 

@@ -18,7 +18,7 @@ from enginewright_runtime.proof.parity.measuring import (
     largest_of,
     measure,
 )
-from enginewright_runtime.proof.parity.parts import Parts, PartsJudge
+from enginewright_runtime.proof.parity.parts import Parts, PartsJudge, widen
 from enginewright_runtime.proof.parity.tolerances import ROUNDING, Tolerance, Tolerances
 from enginewright_runtime.proof.parity.values import dtype_of
 from enginewright_runtime.proof.parity.variation import VaryingOutputs
@@ -120,7 +120,8 @@ class Comparison:
         self._scales = scales
         self._varying = VaryingOutputs(varying or (), self._dtypes, self._find_tolerance)
         self._unstable = _NOT_RECORDED if varying is None else _UNSTABLE
-        self._parts = PartsJudge(parts or {})
+        self._expected_parts = parts or {}
+        self._parts = PartsJudge(self._expected_parts)
         self._totals: dict[str, _Total] = {}
         self._failures: list[ParityFailure] = []
 
@@ -180,7 +181,11 @@ class Comparison:
                 yield ParityFailure(output, fault.sample, "part", description, fault.severity)
 
     def _find_tolerance(self, output: str, want: Array) -> Tolerance:
-        return self._tolerances.of_output(output, dtype_of(want, self._dtypes.get(output)))
+        allowed = self._tolerances.of_output(output, dtype_of(want, self._dtypes.get(output)))
+        # a conversion within a precision rounds nothing anew
+        return (
+            allowed if self._tolerances.rounding else widen(self._expected_parts, output, allowed)
+        )
 
     def _judge_varying(
         self,

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from enginewright_runtime.proof.parity.values import Array, wide
 
+WHOLE: Final = -1  # in place of an axis: all elements are one part
 _PIECE: Final = 1 << 18  # elements that are converted at a time
 
 Floats = NDArray[np.float64]
@@ -63,7 +64,7 @@ class ValueSums:
 
 def measure_errors(want: Array, have: Array, axis: int, dtype: str) -> Errors:
     """Return the errors along an axis of two arrays of one shape; values that are not finite are judged elsewhere."""
-    squares, fourths, count = np.zeros((3, want.shape[axis]))
+    squares, fourths, count = np.zeros((3, count_parts(want.shape, axis)))
     for first, second in _pieces((want, have), axis, dtype):
         both = np.isfinite(first) & np.isfinite(second)
         with np.errstate(over="ignore"):  # the square of an error that overflows is infinite
@@ -72,6 +73,11 @@ def measure_errors(want: Array, have: Array, axis: int, dtype: str) -> Errors:
             fourths += np.square(errors).sum((0, 2))
         count += both.sum((0, 2))
     return Errors(squares, fourths, count)
+
+
+def count_parts(shape: tuple[int, ...], axis: int) -> int:
+    """Return the number of parts along an axis, 1 for the whole."""
+    return 1 if axis == WHOLE else shape[axis]
 
 
 def pool_rms(errors: Sequence[Errors]) -> Floats:
@@ -102,8 +108,9 @@ def count_effective(errors: Sequence[Errors]) -> Floats:
 def _pieces(arrays: Sequence[Array], axis: int, dtype: str) -> Iterator[list[Floats]]:
     """Yield the arrays as float64 of [before, size of the axis, after], in pieces of the other axes."""
     shape = arrays[0].shape
-    size = shape[axis]
-    before, after = int(np.prod(shape[:axis])), int(np.prod(shape[axis + 1 :]))
+    size = count_parts(shape, axis)
+    at = len(shape) if axis == WHOLE else axis
+    before, after = int(np.prod(shape[:at])), int(np.prod(shape[at + 1 :]))
     blocks = [array.reshape(before, size, after) for array in arrays]
     width = max(1, min(after, _PIECE // max(1, size)))
     height = max(1, _PIECE // max(1, size * width))

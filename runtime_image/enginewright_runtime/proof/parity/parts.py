@@ -1,4 +1,4 @@
-"""Judges the parts of an output: what each index of an axis that names things holds, over all samples. Pure.
+"""Judges an output as a whole, and what each index of an axis that names things holds, over all samples. Pure.
 
 A tensor as a whole hides its parts: the tolerance and the cosine of a detector's head are ruled by its
 largest columns, so that a column of scores may be constant, reversed or another's. Each part (a column,
@@ -9,7 +9,7 @@ an error far above that is a fault; another says only that the samples do not mo
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,15 +17,19 @@ import numpy as np
 from enginewright_contract.manifest import UnjudgedParts
 from numpy.typing import NDArray
 
+from enginewright_runtime.proof.parity.measuring import Figures, measure
 from enginewright_runtime.proof.parity.part_sums import (
+    WHOLE,
     Errors,
     Floats,
     ValueSums,
     count_effective,
+    count_parts,
     measure_errors,
     pool_rms,
 )
-from enginewright_runtime.proof.parity.tolerances import Tolerance
+from enginewright_runtime.proof.parity.rounding_figures import RoundingFigures
+from enginewright_runtime.proof.parity.tolerances import Tolerance, Tolerances
 from enginewright_runtime.proof.parity.values import Array, dtype_of
 from enginewright_runtime.session.arrays import read_arrays, write_arrays
 
@@ -44,13 +48,17 @@ Outputs = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class AxisParts:
-    """What is expected of each index along one axis of an output: arrays of [size of the axis], float32 in files."""
+    """What is expected of each index along one axis of an output: arrays of [size of the axis], float32 in files.
+
+    Axis `WHOLE` stands for the output as a whole, of which all elements are one part.
+    """
 
     axis: int
     magnitude: Floats  # RMS of the expected values
     spread: Floats  # their standard deviation; 0 if the samples do not move them
     error: Floats  # RMS error that rounding to the precision makes; inf if it is not known
     count: Floats  # effective number of values, see `part_sums.count_effective`
+    figures: RoundingFigures | None = None  # of the whole, if rounding could be emulated
 
 
 Parts = Mapping[str, tuple[AxisParts, ...]]  # by output
@@ -81,9 +89,13 @@ class FaultyPart:
             else "although the samples do not move it"
         )
         more = f" and {self.failing - 1} more" if self.failing > 1 else ""
+        where = (
+            "as a whole"
+            if self.axis == WHOLE
+            else f"in index {self.index} of axis {self.axis}{more}"
+        )
         return (
-            f"differs in index {self.index} of axis {self.axis}{more}, over all samples: RMS error"
-            f" {self.error:.3g}, {share}; allowed: {100 * (allowed.part or 0.0):.3g}% by {allowed.label};"
+            f"differs {where}, over all samples: RMS error {self.error:.3g}, {share}; allowed: {100 * (allowed.part or 0.0):.3g}% by {allowed.label};"
             f" rounding costs {self.rounding:.3g} there"
         )
 
@@ -91,10 +103,22 @@ class FaultyPart:
 class PartsBuilder:
     """Measures what is expected of every part, one sample at a time."""
 
-    def __init__(self, axes: Mapping[str, Sequence[int]], dtypes: Mapping[str, str]) -> None:
-        """Take the naming axes of each output (see `axes`), and the outputs' declared types."""
+    def __init__(
+        self,
+        axes: Mapping[str, Sequence[int]],
+        dtypes: Mapping[str, str],
+        tolerances: Tolerances,
+        scales: Mapping[str, float],
+    ) -> None:
+        """Take the axes of each output (see `axes`) and the outputs' declared types.
+
+        `tolerances` are the precision's, `scales` as of `comparison.scales_of`.
+        """
         self._axes = axes
         self._dtypes = dtypes
+        self._tolerances = tolerances
+        self._scales = scales
+        self._figures: dict[str, list[Figures] | None] = {}  # None: rounding is not known
         self._values: dict[tuple[str, int], ValueSums] = {}
         self._errors: dict[tuple[str, int], list[Errors]] = {}
 
@@ -102,29 +126,41 @@ class PartsBuilder:
         """Add a sample's outputs and those of the emulation; None if it refuses the sample."""
         for output, axes in self._axes.items():
             want, have = expected[output], (emulated or {}).get(output)
+            have = have if have is not None and have.shape == want.shape else None
             dtype = dtype_of(want, self._dtypes.get(output))
+            self._add_figures(output, want, have)
             for axis in axes:
-                size = want.shape[axis]
+                size = count_parts(want.shape, axis)
                 values = self._values.setdefault((output, axis), ValueSums(size))
                 values.add(want, axis, dtype)
                 self._errors.setdefault((output, axis), []).append(
-                    measure_errors(want, have, axis, dtype)
-                    if have is not None and have.shape == want.shape
-                    else Errors.of_unknown(size)
+                    Errors.of_unknown(size)
+                    if have is None
+                    else measure_errors(want, have, axis, dtype)
                 )
+
+    def _add_figures(self, output: str, want: Array, have: Array | None) -> None:
+        figures = self._figures.setdefault(output, [])
+        if have is None or figures is None:
+            self._figures[output] = None
+            return
+        dtype = self._dtypes.get(output)
+        allowed = self._tolerances.of_output(output, dtype_of(want, dtype))
+        figures.append(measure(want, have, allowed, dtype, self._scales.get(output, 0.0)))
 
     def build(self) -> Parts:
         """Return the parts of the outputs that have any."""
         parts: dict[str, tuple[AxisParts, ...]] = {}
         for (output, axis), values in self._values.items():
             unit = _UNIT.get(self._dtypes.get(output, ""), _UNIT_FLOAT32)
-            spread = values.deviation
+            spread, figures = values.deviation, self._figures[output]
             made = AxisParts(
                 axis=axis,
                 magnitude=values.rms,
                 spread=np.where(spread > _STILL * unit * values.largest, spread, 0.0),
                 error=pool_rms(self._errors[output, axis]),
                 count=count_effective(self._errors[output, axis]),
+                figures=None if axis != WHOLE or figures is None else RoundingFigures.of(figures),
             )
             parts[output] = (*parts.get(output, ()), made)
         return parts
@@ -199,9 +235,7 @@ class PartsJudge:
     ) -> None:
         parts = self._parts.get(output, ())
         # the sizes of naming axes do not differ between samples
-        if parts and all(
-            want.shape[part.axis : part.axis + 1] == part.count.shape for part in parts
-        ):
+        if parts and all(_fits(part, want.shape) for part in parts):
             squares = (measure(part.axis) for part in parts)
             with np.errstate(over="ignore"):  # what overflows is infinite
                 kept = tuple(None if item is None else item.astype(np.float32) for item in squares)
@@ -218,6 +252,16 @@ class PartsJudge:
                     squares += own
             count = sum(run.counts[number] for run in runs)
             yield number, parts, np.sqrt(squares / max(count, 1.0))
+
+
+def _fits(part: AxisParts, shape: tuple[int, ...]) -> bool:
+    return part.axis < len(shape) and count_parts(shape, part.axis) == len(part.count)
+
+
+def widen(parts: Parts, output: str, allowed: Tolerance) -> Tolerance:
+    """Return the tolerance of a whole output with what rounding costs it, where that is known."""
+    figures = next((item.figures for item in parts.get(output, ()) if item.axis == WHOLE), None)
+    return allowed if figures is None else figures.widen(allowed)
 
 
 def _find_error(run: _Run, axis: int, index: int) -> float:
@@ -245,11 +289,16 @@ def _is_unjudged(parts: AxisParts, errors: Floats, allowed: Tolerance) -> NDArra
 
 
 def write_parts(path: Path, parts: Parts) -> None:
-    """Write arrays AXIS/OUTPUT, float32 of [4, size of the axis]: magnitude, spread, error and count."""
+    """Write arrays AXIS/OUTPUT, float32 of [4, size of the axis]: magnitude, spread, error and count.
+
+    Of the whole, the fields of `RoundingFigures` follow, if they are known.
+    """
     by_axis: dict[str, dict[str, NDArray[Any]]] = {}
     for output, items in parts.items():
         for item in items:
             rows = np.stack((item.magnitude, item.spread, item.error, item.count))
+            if item.figures is not None:
+                rows = np.concatenate((rows, np.array(astuple(item.figures))[:, None]))
             by_axis.setdefault(str(item.axis), {})[output] = rows.astype(np.float32)
     write_arrays(path, by_axis)
 
@@ -259,5 +308,8 @@ def read_parts(path: Path) -> Parts:
     parts: dict[str, tuple[AxisParts, ...]] = {}
     for axis, arrays in read_arrays(path).items():
         for output, rows in arrays.items():
-            parts[output] = (*parts.get(output, ()), AxisParts(int(axis), *rows))
+            magnitude, spread, error, count, *further = rows
+            figures = RoundingFigures(*(float(row[0]) for row in further)) if further else None
+            item = AxisParts(int(axis), magnitude, spread, error, count, figures)
+            parts[output] = (*parts.get(output, ()), item)
     return parts

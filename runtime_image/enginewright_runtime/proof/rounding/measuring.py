@@ -21,8 +21,10 @@ from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import save
 from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS, run_sample
 from enginewright_runtime.proof.parity.axes import select_axes
+from enginewright_runtime.proof.parity.comparison import scales_of
 from enginewright_runtime.proof.parity.measuring import pieces
 from enginewright_runtime.proof.parity.parts import PARTS, PartsBuilder, write_parts
+from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.proof.parity.values import Array, dtype_of
 from enginewright_runtime.proof.rounding.emulation import emulate_rounding
 from enginewright_runtime.session.arrays import Arrays, read_arrays
@@ -65,12 +67,12 @@ def measure_parts(model: Path, folder: Path, precision: str, varying: frozenset[
     except Exception as error:  # noqa: BLE001 - of ONNX's inliner and ONNX Runtime, which have no common class
         write_unmeasured(model, folder, varying)
         return plain(str(error))
-    return _write(model, folder, varying, run)
+    return _write(model, folder, Tolerances(precision), varying, run)
 
 
 def write_unmeasured(model: Path, folder: Path, varying: frozenset[str]) -> None:
     """Write parts.npz with infinite errors. Called in a child process, as outputs may be large."""
-    _write(model, folder, varying, None)
+    _write(model, folder, Tolerances(), varying, None)
 
 
 def write_emulated(model: Path, precision: str, out: Path) -> str | None:
@@ -93,14 +95,20 @@ def _load(model: Path, precision: str) -> Run:
     return partial(run_sample, Runner(session, signature), signature)
 
 
-def _write(model: Path, folder: Path, varying: frozenset[str], run: Run | None) -> str | None:
+def _write(
+    model: Path,
+    folder: Path,
+    tolerances: Tolerances,
+    varying: frozenset[str],
+    run: Run | None,
+) -> str | None:
     proto = graphs.parse(model)
     specs = [spec for spec in graphs.outputs_of(proto) if spec.name not in varying]
     dtypes = {spec.name: spec.dtype for spec in specs}
     expected = read_arrays(folder / OUTPUTS)
     inputs = read_arrays(folder / INPUTS)
     axes = select_axes(graphs.inputs_of(proto), specs, next(iter(inputs.values()), {}), expected)
-    builder = PartsBuilder(axes, dtypes)
+    builder = PartsBuilder(axes, dtypes, tolerances, scales_of(expected, dtypes))
     causes: list[str] = []
     for sample, arrays in expected.items():
         emulated: Arrays | None = None
