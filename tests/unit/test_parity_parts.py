@@ -228,6 +228,21 @@ def test_values_that_are_not_finite_are_not_counted() -> None:
     assert judge(samples, parts, lambda array: array).find_unjudged(NAME, FP16) == ()
 
 
+def test_values_that_rounding_loses_make_its_error_infinite_and_those_of_an_artefact_fail() -> None:
+    samples = make_samples()
+
+    def lose(array: Array) -> Array:
+        array = array.copy()
+        array[0, 5, 0] = np.inf
+        return array
+
+    (parts,) = build(samples, lose)[NAME]
+    assert np.flatnonzero(np.isinf(parts.error)).tolist() == [5]
+    fault = judge(samples, build(samples), lose).find_fault(NAME, FP16)
+    assert fault is not None
+    assert fault.index == 5
+
+
 def test_declared_tolerance_of_the_user_replaces_the_judgement_by_part() -> None:
     samples = make_samples()
     judged = judge(samples, build(samples), scale_scores(0.1))

@@ -217,7 +217,7 @@ def run_judged(asked: JudgedRun) -> GoldenRun:
         parts = None if files.parts is None else read_parts(files.parts)
         judged = [_judge(files.outputs, signature, exact, asked.compared_with, varying, parts)]
         if files.expected is not None:
-            judged.append(_judge(files.expected, signature, tolerances, "expected", varying))
+            judged.append(_judge(files.expected, signature, tolerances, "expected", varying, parts))
         count = 0
         for name, feeds in read_arrays(files.inputs).items():
             try:

@@ -143,9 +143,8 @@ class ParityProver:
         for name, expected in sides:
             if expected:
                 scales = scales_of(expected, self._dtypes)
-                parts = self._parts if name == "source" else None
                 comparison = Comparison(
-                    name, self._tolerances, self._dtypes, scales, self._varying, parts
+                    name, self._tolerances, self._dtypes, scales, self._varying, self._parts
                 )
                 comparisons.append((comparison, expected))
         for sample in self._samples:

@@ -21,7 +21,7 @@ class Errors:
 
     squares: Floats  # sums of squared errors; inf where they are not known
     fourths: Floats  # sums of their fourth powers
-    count: Floats  # of values that are finite on both sides
+    count: Floats  # of finite expected values
 
     @classmethod
     def of_unknown(cls, size: int) -> Self:
@@ -63,15 +63,19 @@ class ValueSums:
 
 
 def measure_errors(want: Array, have: Array, axis: int, dtype: str) -> Errors:
-    """Return the errors along an axis of two arrays of one shape; values that are not finite are judged elsewhere."""
+    """Return the errors along an axis of two arrays of one shape, where the expected value is finite.
+
+    A value that is not finite there has an infinite error.
+    """
     squares, fourths, count = np.zeros((3, count_parts(want.shape, axis)))
     for first, second in _pieces((want, have), axis, dtype):
-        both = np.isfinite(first) & np.isfinite(second)
-        with np.errstate(over="ignore"):  # the square of an error that overflows is infinite
-            errors = np.square(np.where(both, second, 0.0) - np.where(both, first, 0.0))
+        finite = np.isfinite(first)
+        with np.errstate(over="ignore", invalid="ignore"):
+            errors = np.square(np.where(finite, second - first, 0.0))
+            errors[np.isnan(errors)] = np.inf
             squares += errors.sum((0, 2))
             fourths += np.square(errors).sum((0, 2))
-        count += both.sum((0, 2))
+        count += finite.sum((0, 2))
     return Errors(squares, fourths, count)
 
 
