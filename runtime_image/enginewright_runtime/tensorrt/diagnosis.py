@@ -103,7 +103,9 @@ def failure(answer: BuildResult, about: Circumstances) -> StageFailure:
             Reason.SHAPE_PROFILE_MISSING,
             f"{about.title} needs a shape profile of input {', '.join(answer.unprofiled)}",
             remedy="add it to spec.shapes with min, opt and max; if its values are sizes, also with"
-            ' range: {low: "1", high: "640"} (preflight: --shapes INPUT=MIN:OPT:MAX@1..640)',
+            ' range: {low: "1", high: "640"} (preflight: --shapes INPUT=MIN:OPT:MAX@1..640), of which the'
+            " largest fits the opt and max sizes of the other inputs; random values rarely fit them, so give"
+            " inputs in spec.parity.samples",
         )
     text = "\n".join(answer.errors)
     if any(sign in text for sign in _NO_HOST_MEMORY):
