@@ -205,7 +205,8 @@ class Manifest(Message):
     # model. (): of an earlier version. Only those in the recipe limit what is served
     profiles: tuple[ShapeProfile, ...] = ()
     source_opset: int | None = None
-    precision: str | None = None  # of the weights and activations, if not the source's own
+    # Of the weights and activations, if not the source's own; FP8 also for engines of a source that is FP8 or FP4
+    precision: str | None = None
     # The highest level of ONNX Runtime's graph optimizations at which the outputs were right: ALL,
     # EXTENDED, BASIC or DISABLE; by default the highest at which it loads
     graph_optimization: str | None = None

@@ -40,6 +40,7 @@ def partition(
     those of every tensor, as `tensors.types` returns them; other arguments as in `native.build`.
     """
     flavor = flavors.find(backend)
+    flavors.parse_without_device(flavor)
     trt = flavors.load(flavor, version)
     proto = onnx.load(model, load_external_data=False)
     with log.open("a") as sink:

@@ -28,7 +28,9 @@ from enginewright_runtime.core.handoff import (
 from enginewright_runtime.core.isolation import Call
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import loadable
+from enginewright_runtime.graph.scoped import tensorrt_operators
 from enginewright_runtime.prepare.quantize.widening import emulate
 from enginewright_runtime.proof.definition import try_definition
 from enginewright_runtime.proof.golden_inputs import (
@@ -54,9 +56,10 @@ PREFIX: Final = "golden-"  # of temporary files beside the models, removed at th
 _KEY_FIELDS: Final = {"max_ir_version", "rtol", "atol", "outputs"}
 
 # Where the golden outputs come from; nothing proves a converted model that is compared with itself.
-Origin = Literal["source", "definition", "emulation", "expected", "itself"]
+Origin = Literal["source", "standard", "definition", "emulation", "expected", "itself"]
 ORIGIN_NAMES: Final[Mapping[Origin, str]] = {
     "source": "the source",
+    "standard": "the source, with TensorRT's own operators as ONNX's",
     "definition": "the source, by ONNX's reference implementation",
     "emulation": "the source, with every result of its BF16 nodes rounded from single precision",
     "expected": EXPECTED_OUTPUTS,
@@ -182,6 +185,8 @@ class _GoldenFiles:
             cause = failure.cause
         else:
             if not changed or len(refused) < len(samples):
+                if tensorrt_operators.uses(graphs.parse(self._source)):
+                    self._made.origin = "standard"
                 return refused
             cause = next(iter(refused.values()))
             self._write(samples)

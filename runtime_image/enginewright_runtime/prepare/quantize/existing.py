@@ -10,6 +10,7 @@ from onnx import ModelProto, TensorProto
 
 from enginewright_runtime.core.logs import format_count
 from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.schemas import TENSORRT
 
 # Of ai.onnx and com.microsoft; com.microsoft also has operators with the prefixes below.
 _QUANTIZED: Final = frozenset(
@@ -20,6 +21,7 @@ _QUANTIZED: Final = frozenset(
         *("MatMulNBits", "GatherBlockQuantized", "QuantizeBFP", "DequantizeBFP"),
     }
 )
+_OF_TENSORRT: Final = "TRT_"  # prefix of its operators for quantization, in the domain trt
 _MICROSOFT: Final = frozenset({"com.microsoft"})
 _FP8: Final = frozenset(
     {
@@ -27,6 +29,8 @@ _FP8: Final = frozenset(
         *(TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E5M2FNUZ),
     }
 )
+_INT4: Final = frozenset({TensorProto.INT4, TensorProto.UINT4})
+_INT8: Final = frozenset({TensorProto.INT8, TensorProto.UINT8})
 _PRECISIONS: Final[dict[int, str]] = {
     TensorProto.FLOAT: "FP32",
     TensorProto.DOUBLE: "FP32",
@@ -43,7 +47,7 @@ _PRECISIONS: Final[dict[int, str]] = {
 class Existing:
     """A model's current precision."""
 
-    precision: str  # FP32 | FP16 | BF16 | FP8 | INT8
+    precision: str  # FP32 | FP16 | BF16 | FP8 | FP4 | INT8 | INT4
     quantized: tuple[str, ...] = ()  # labels of nodes that quantize or compute in integers
 
     def refuses(self, requested: Precision) -> str | None:
@@ -67,15 +71,26 @@ def existing(model: ModelProto) -> Existing:
         graphs.label(node)
         for node in graphs.walk_nodes(model)
         if node.op_type in _QUANTIZED
+        or (node.domain == TENSORRT and node.op_type.startswith(_OF_TENSORRT))
         or (
             node.domain in _MICROSOFT
             and node.op_type.startswith(("QLinear", "QAttention", "QGemm"))
         )
     ]
     if quantized:
-        kinds = {tensor.data_type for tensor in graphs.walk_tensors(model)}
-        return Existing("FP8" if kinds & _FP8 else "INT8", tuple(quantized))
+        return Existing(_find_precision(model), tuple(quantized))
     return Existing(own_precision(model) or "FP32")
+
+
+def _find_precision(model: ModelProto) -> str:
+    """Return the precision of constants, zero points among them, and of the operators that name theirs."""
+    kinds = {tensor.data_type for tensor in graphs.walk_tensors(model)}
+    operators = {node.op_type for node in graphs.walk_nodes(model) if node.domain == TENSORRT}
+    if TensorProto.FLOAT4E2M1 in kinds or any("FP4" in operator for operator in operators):
+        return "FP4"
+    if kinds & _FP8 or any("FP8" in operator for operator in operators):
+        return "FP8"
+    return "INT4" if kinds & _INT4 and not kinds & _INT8 else "INT8"
 
 
 def own_precision(model: ModelProto) -> str | None:

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
-from enginewright_contract.images import DEVICE_BACKENDS
+from enginewright_contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS
 from enginewright_contract.manifest import MODEL_NAME, Change, NodeCost, OutputParity
 from enginewright_contract.precisions import why_unsupported
 from enginewright_contract.reasons import Reason
@@ -47,6 +47,9 @@ from enginewright_runtime.session import processor
 
 _log: Final = logging.getLogger(__name__)
 _CALIBRATED: Final = frozenset({"INT8", "FP8"})
+_SMALL_FLOATS: Final = frozenset(
+    {"FP8", "FP4"}
+)  # MXFP8 is FP8 in blocks, NVFP4 is FP4 with scales of FP8
 _OWN: Final = "own"
 _SECONDS: Final = 4 * 3600.0  # enough to calibrate with very large data; ends a hang
 _MAX_NODES: Final = 100  # kept in a change and in a finding
@@ -314,7 +317,7 @@ class _Quantization:
         kept = self._converted
         Quantized(
             folder=kept.folder,
-            precision=precision,
+            precision=precision or self._own_tolerance(),
             opset=kept.opset,
             ir_version=kept.ir_version,
             nodes=kept.nodes,
@@ -325,6 +328,16 @@ class _Quantization:
             warnings=tuple(self._warnings),
         ).write(self._work)
         return self._report(message)
+
+    def _own_tolerance(self) -> Precision | None:
+        """Return the precision whose tolerance an engine of the source keeps, if FP32's is too tight.
+
+        Engine and golden outputs round the same values to FP8 or FP4, but a rounding error before that may move one, or
+        the scale of its block, by a whole step.
+        """
+        if self._recipe.backend not in COMPILED_BACKENDS:
+            return None
+        return "FP8" if existing(graphs.parse(self._source)).precision in _SMALL_FLOATS else None
 
     def _warn_of_saturation(self) -> None:
         """Warn that an already quantized model has different outputs on this kind of processor."""
