@@ -17,6 +17,13 @@ class FetchFacts(Message):
         return sum(file.size_bytes for file in self.files)
 
 
+class ParseFacts(Message):
+    """What a parser took as a whole."""
+
+    library: str  # that spoke, with its version
+    nodes_total: int  # compute nodes
+
+
 class AnsweredTensor(Message):
     """One output in an answer."""
 

@@ -56,6 +56,7 @@ SIDECAR_PORT: Final = 8081  # docs/sidecar.md; of an engine Job's build stage: /
 PREPARE_STAGES: Final = ("fetch", "validate", "convert", "golden", "quantize", "publish")
 LOOKUP_STAGE: Final = "lookup"  # looks for an engine in the store before a device is requested
 SIDECAR: Final = "sidecar"  # name of the container and of its port
+PARSE_STAGE: Final = "parse"  # in preflight: asks a parser whose library builds only on a device
 EXAMINE_STAGE: Final = "examine"  # in preflight: loads and times a model as its serving pod would
 FETCH_ARTIFACT: Final = "fetch-artifact"  # init container of a serving pod
 ENGINE_STAGES: Final = ("build", "verify", "benchmark", "publish-engine")

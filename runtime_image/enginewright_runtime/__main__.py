@@ -15,6 +15,7 @@ from enginewright_contract.task import (
     ENGINE_STAGES,
     FETCH_ARTIFACT,
     LOOKUP_STAGE,
+    PARSE_STAGE,
     PREPARE_STAGES,
     ROOT_VARIABLE,
     TASK_VARIABLE,
@@ -32,7 +33,7 @@ from enginewright_runtime.core.reporting import end_with, write_termination_mess
 from enginewright_runtime.runner import end_on_sigterm, run_stage
 from enginewright_runtime.stages import engine_stage, prepare_stage
 
-_BUILDING: Final = (LOOKUP_STAGE, *ENGINE_STAGES)  # stages of an engine's Jobs
+_BUILDING: Final = (LOOKUP_STAGE, *ENGINE_STAGES, PARSE_STAGE)  # stages with an engine's task
 _STAGES: Final = (*PREPARE_STAGES, *_BUILDING, COLLECT_STAGE)
 
 _Task = TypeVar("_Task", bound=Message)

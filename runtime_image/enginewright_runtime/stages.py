@@ -57,6 +57,8 @@ def engine_stage(name: str) -> Callable[[EngineTask, Paths], StageReport]:
             from enginewright_runtime.engine.lookup import run
         case "build":
             from enginewright_runtime.engine.build import run
+        case "parse":
+            from enginewright_runtime.engine.parse import run
         case "verify":
             from enginewright_runtime.engine.verify import run
         case "benchmark":

@@ -107,7 +107,10 @@ def test_the_table_is_plain_where_it_is_piped(desk: Desk) -> None:
     [
         ("sm89", "tensorrt-rtx", "8.9"),
         ("SM_120", "tensorrt-rtx", "12.0"),
-        ("sm75", "tensorrt-rtx", "7.5"),
+        ("sm75", "tensorrt", "7.5"),  # devices that TensorRT-RTX's provider does not serve
+        ("sm90", "tensorrt", "9.0"),
+        ("A100", "tensorrt", "8.0"),
+        ("l4", "tensorrt", "8.9"),
         ("openvino", "openvino", None),
     ],
 )

@@ -23,6 +23,7 @@ def make_facts(*backends: str) -> ImageFacts:
         ("cpu:vnni", ["cpu:vnni"], "openvino"),
         ("openvino", ["openvino"], "cpu"),
         ("sm89", ["cpu", "sm89"], "tensorrt or cuda"),
+        ("sm89", ["cpu", "sm89", "a100"], "cuda"),
         ("cuda", ["cuda"], "tensorrt or tensorrt-rtx"),
     ],
 )
@@ -38,6 +39,13 @@ def test_unexamined_targets_are_unknown(
     assert ("may behave differently" in reported) == (unknown is not None)
     if unknown:
         assert f"a class that lists {unknown} first may" in reported
+
+
+def test_a_parser_alone_leaves_to_the_device_what_it_cannot_know() -> None:
+    facts = make_facts("cpu", "tensorrt")
+    reported = scope(parse("a100"), [parse("a100")], facts)
+    assert reported.startswith("the parser of TensorRT 1.2, as installed here; kernels, memory,")
+    assert "a class that lists tensorrt-rtx or cuda first" in reported
 
 
 # fault: Commands | preflight's `cpu` passes, but a class prefers `openvino`, which refuses

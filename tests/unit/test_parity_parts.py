@@ -361,9 +361,9 @@ def test_whole_output_may_be_as_wrong_as_rounding_makes_it() -> None:
         builder.add(outputs, {NAME: noise(1, 60.0)(outputs[NAME])})
     parts = builder.build()
 
-    def compare(size: float, known: Parts | None) -> bool:
+    def compare(size: float, expected: Parts | None) -> bool:
         comparison = Comparison(
-            "source", Tolerances("INT8"), TYPES, scales_of(samples, TYPES), (), known
+            "source", Tolerances("INT8"), TYPES, scales_of(samples, TYPES), (), expected
         )
         for number, (name, outputs) in enumerate(samples.items()):
             comparison.add(name, outputs, {NAME: noise(number + 9, size)(outputs[NAME])})

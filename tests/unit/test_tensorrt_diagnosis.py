@@ -365,6 +365,10 @@ class Library:
             build_serialized_network=create("build_serialized_network", b"plan"),
         )
 
+    @staticmethod
+    def init_libnvinfer_plugins(*_: object) -> bool:
+        return True
+
     def _create(self, name: str, made: object, logger: Any) -> object:
         if name != self._missing:
             return made

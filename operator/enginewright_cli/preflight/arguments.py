@@ -26,7 +26,7 @@ class PreflightArguments:
         str | None,
         Option(
             "--target",
-            help="Targets, comma-separated: sm86 to sm121, cpu, openvino, cuda, cpu:avx2."
+            help="Targets, comma-separated: sm75 to sm121, a100, h100, cpu, openvino, cuda, cpu:avx2."
             " Default: all backends installed here, and sm89.",
         ),
     ] = None

@@ -13,7 +13,7 @@ from enginewright.plan.engines.coverage import EngineCoverage, promise_violation
 from enginewright_contract import task as contract
 from enginewright_contract.budget import billionths
 from enginewright_contract.engines import whole_only
-from enginewright_contract.facts import ExamineFacts, FetchFacts, RequestAnswer
+from enginewright_contract.facts import ExamineFacts, FetchFacts, ParseFacts, RequestAnswer
 from enginewright_contract.images import COMPILED_BACKENDS, ImageFacts
 from enginewright_contract.keys import engine_key
 from enginewright_contract.manifest import EngineInfo, Manifest
@@ -23,6 +23,7 @@ from enginewright_contract.report import Finding, PublishedEngine, StageReport, 
 from enginewright_contract.task import (
     ENGINE_STAGES,
     EXAMINE_STAGE,
+    PARSE_STAGE,
     PREPARE_STAGES,
     EngineRecipe,
     EngineTask,
@@ -49,7 +50,7 @@ from enginewright_cli.preflight.result import (
     worst,
 )
 from enginewright_cli.preflight.stopping import in_parallel
-from enginewright_cli.preflight.targets import PreflightTarget, group_key, scope
+from enginewright_cli.preflight.targets import PARSED, PreflightTarget, group_key, scope
 from enginewright_cli.preflight.workspace import PreflightWorkspace
 
 _MAX_NODES_ELSEWHERE: Final = 100
@@ -223,7 +224,7 @@ class _Backend:
         """Return the engine Jobs of the targets; [] for backends without engines."""
         if self._backend not in COMPILED_BACKENDS:
             return []
-        return self._make_jobs(self._engine)
+        return self._make_jobs(self._parse if self._backend == PARSED else self._engine)
 
     def examine(self) -> None:
         """Run the prepared model as it would be served, for backends without engines."""
@@ -302,7 +303,7 @@ class _Backend:
             for finding in findings
         ]
 
-    def _engine(self, target: PreflightTarget, prepared: _Prepared) -> dict[str, Any]:
+    def _make_engine_task(self, target: PreflightTarget, prepared: _Prepared) -> EngineTask:
         recipe = EngineRecipe(
             backend=self._backend,
             backend_version=self._held.backends[self._backend],
@@ -312,16 +313,40 @@ class _Backend:
             compute_capability=target.compute_capability,
             ahead_of_time=True,
         )
-        task = EngineTask(
+        return EngineTask(
             job=f"engine-{target.name}",
             engine_key=engine_key(prepared.key, recipe),
             prepared_key=prepared.key,
             recipe=recipe,
         )
-        last = self._stages(ENGINE_STAGES, task, (target,))
+
+    def _engine(self, target: PreflightTarget, prepared: _Prepared) -> dict[str, Any]:
+        last = self._stages(ENGINE_STAGES, self._make_engine_task(target, prepared), (target,))
         if last.engine is None or not last.ok:
             return _describe_failure(last)
         return self._check_promise(target, last.engine)
+
+    def _parse(self, target: PreflightTarget, prepared: _Prepared) -> dict[str, Any]:
+        """Ask the parser of a library that builds only on a device, which decides the rest."""
+        last = self._stages((PARSE_STAGE,), self._make_engine_task(target, prepared), (target,))
+        if not last.ok:
+            return _describe_failure(last)
+        facts = ParseFacts.model_validate(last.facts)
+        finding = Finding(
+            severity="warning",
+            reason=Reason.DRIVER_MISSING,
+            cause=f"{facts.library} parses the whole model; it builds engines only on their device, so kernels,"
+            " memory, latency and outputs are unknown",
+            remedy="the engine's Job builds and verifies on its device",
+        )
+        self._found[target.name].append(make_found(finding, PARSE_STAGE, (target.name,)))
+        outside = EngineCoverage(
+            nodes_total=facts.nodes_total,
+            nodes_accelerated=facts.nodes_total,
+            compute=None,
+            elsewhere=(),
+        )
+        return self._make_verdict(target, outside, None)
 
     def _check_promise(self, target: PreflightTarget, engine: PublishedEngine) -> dict[str, Any]:
         """Check the engine's coverage against the promise, as the operator does before a pod starts."""

@@ -42,7 +42,7 @@ class ModelOptions(_Table):
     """Options of a model. Absent ones are taken from the next source."""
 
     targets: tuple[Annotated[str, _valid(target)], ...] | None = None
-    """Targets, like `--target`: sm86 to sm121, cpu, openvino, cuda, cpu:avx2."""
+    """Targets, like `--target`: sm75 to sm121, a100, h100, cpu, openvino, cuda, cpu:avx2."""
     precision: Annotated[str, _valid(options.precision)] | None = None
     """Precision to convert to, like `--precision`."""
     shapes: tuple[Annotated[str, _valid(options.shape)], ...] | None = None

@@ -219,7 +219,7 @@ class TargetResult(Described):
     verdict: Verdict
     """pass: the complete model can be served; warn: it can be served, with warnings; fail: it cannot."""
     backend: str
-    """Backend that runs the model: tensorrt-rtx, cuda, openvino or cpu."""
+    """Backend that runs the model: tensorrt, tensorrt-rtx, cuda, openvino or cpu."""
     scope: str = ""
     """Backend and versions that the verdict applies to, and what a cluster's class may do differently."""
     reason: str | None = None

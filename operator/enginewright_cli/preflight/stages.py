@@ -40,6 +40,7 @@ _PRELOAD: Final = tuple(
         "engine.build",
         "engine.verify",
         "engine.benchmark",
+        "engine.parse",
         "engine.publish_engine",
     )
 )

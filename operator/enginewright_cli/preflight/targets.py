@@ -1,8 +1,8 @@
 """The targets of `--target`, and what a verdict on one covers.
 
-A target is a GPU by its compute capability, or a backend of this machine; it is not a class of a cluster. A
+A target is a GPU by its product or compute capability, or a backend of this machine; it is not a class of a cluster. A
 class may list several backends, of which the first that keeps the promise serves; preflight checks only
-requested backends that are installed here.
+requested backends that are installed here. TensorRT builds on its device only, so its parser alone is asked.
 """
 
 import re
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from enginewright_contract.engines import serves
 from enginewright_contract.images import ImageFacts
 from enginewright_contract.processors import Feature, has_exact_products
 from enginewright_contract.task import Int8Products
@@ -18,6 +19,18 @@ from enginewright_cli import installing
 
 _CPU: Final = re.compile(f"(cpu|openvino):({'|'.join(item.lower() for item in Feature)})")
 AHEAD_OF_TIME: Final = "tensorrt-rtx"
+PARSED: Final = "tensorrt"
+# products of data centres, which classes run with TensorRT
+_PRODUCTS: Final = {
+    "t4": "7.5",
+    "a100": "8.0",
+    "a10": "8.6",
+    "l4": "8.9",
+    "l40s": "8.9",
+    "h100": "9.0",
+    "h200": "9.0",
+    "b200": "10.0",
+}
 _EXTRAS: Final = {
     "tensorrt-rtx": "preflight,rtx",
     "openvino": "preflight-openvino",
@@ -28,6 +41,7 @@ _EXTRAS: Final = {
 _BEFORE: Final = {
     "cpu": ("openvino",),
     "openvino": ("cpu",),
+    "tensorrt": ("tensorrt-rtx", "cuda"),
     "tensorrt-rtx": ("tensorrt", "cuda"),
     "cuda": ("tensorrt", "tensorrt-rtx"),
 }
@@ -58,7 +72,11 @@ def parse(name: str) -> PreflightTarget:
     """Return the target of that name. Raises TargetError."""
     if match := re.fullmatch(r"sm_?(\d{1,2})(\d)", name.strip().lower()):
         major, minor = match.groups()
-        return PreflightTarget(f"sm{major}{minor}", AHEAD_OF_TIME, f"{major}.{minor}")
+        capability = f"{major}.{minor}"
+        backend = AHEAD_OF_TIME if serves(AHEAD_OF_TIME, capability) else PARSED
+        return PreflightTarget(f"sm{major}{minor}", backend, capability)
+    if (product := name.strip().lower()) in _PRODUCTS:
+        return PreflightTarget(product, PARSED, _PRODUCTS[product])
     if name in {"cpu", "cuda", "openvino"}:
         return PreflightTarget(name, name)
     if match := _CPU.fullmatch(name.strip().lower()):
@@ -66,7 +84,7 @@ def parse(name: str) -> PreflightTarget:
         return PreflightTarget(match[0], backend, processor=Feature(feature.upper()))
     raise TargetError(
         f"{name!r} is not a target; write sm86, sm89, sm120 or another compute capability"
-        " without its dot, cpu, openvino, cuda, or a kind of CPU, such as cpu:avx2, cpu:avx512, cpu:vnni"
+        f" without its dot, {', '.join(_PRODUCTS)}, cpu, openvino, cuda, or a kind of CPU, such as cpu:avx2, cpu:avx512, cpu:vnni"
     )
 
 
@@ -77,6 +95,12 @@ def group_key(target: PreflightTarget) -> tuple[str, str]:
 
 def check(target: PreflightTarget, held: ImageFacts) -> None:
     """Verify that this installation can check the target. Raises TargetError."""
+    if target.backend == PARSED and target.backend not in held.backends:
+        raise TargetError(
+            f"target {target.name} needs the libraries of TensorRT, which are not installed; run in a clone of"
+            " Enginewright's repository: export ENGINEWRIGHT_TENSORRT=\"$(hack/tensorrt-libraries)\" (600 MB, NVIDIA's"
+            " licence), or install its Python package"
+        )
     if target.backend not in held.backends:
         extra = _EXTRAS[target.backend]
         separate = (
@@ -105,6 +129,11 @@ def scope(target: PreflightTarget, targets: Sequence[PreflightTarget], held: Ima
         f"backend {backend} {held.backends[backend]} ({held.ort_distribution} {held.ort_version}),"
         " as installed here"
     )
+    if backend == PARSED:
+        what = (
+            f"the parser of TensorRT {held.backends[backend]}, as installed here; kernels, memory, latency and outputs"
+            " are found when the engine's Job builds on its device"
+        )
     checked = {preflight_target.backend for preflight_target in targets}
     others = [item for item in _BEFORE[backend] if item not in checked]
     if not others:

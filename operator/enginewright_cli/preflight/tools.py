@@ -5,6 +5,7 @@ from enginewright_contract.images import ImageFacts
 from enginewright_cli.preflight.cache import ResultCache
 from enginewright_cli.preflight.stages import Stages
 from enginewright_cli.preflight.stopping import Stop
+from enginewright_cli.preflight.targets import PARSED
 
 
 def probe_installation(
@@ -12,7 +13,7 @@ def probe_installation(
 ) -> ImageFacts:
     """Return the facts of this installation, cached if possible. Raises InstallationError, Stopped and OSError."""
     if cache and (cached := cache.tools(installed)):
-        return cached
+        return _with_parser(cached)
     stages.start()
     from enginewright_cli.preflight.workspace import workspace  # noqa: PLC0415 - while the fork server starts
 
@@ -20,4 +21,14 @@ def probe_installation(
         held = pod.facts()
     if cache:
         cache.keep_tools(installed, held)
-    return held
+    return _with_parser(held)
+
+
+def _with_parser(held: ImageFacts) -> ImageFacts:
+    """Add TensorRT where only its libraries are here: they parse models that no provider here serves."""
+    from enginewright_runtime.tensorrt.flavor import FLAVORS, find_version  # noqa: PLC0415 - loaded lazily
+
+    version = None if PARSED in held.backends else find_version(FLAVORS[PARSED])
+    if version is None:
+        return held
+    return held.model_copy(update={"backends": {**held.backends, PARSED: version}})

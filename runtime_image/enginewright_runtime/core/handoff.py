@@ -112,7 +112,9 @@ class Quantized(Handoff):
     """The result of `quantize`: the model that serves."""
 
     folder: str  # of the last stage that changed it
-    precision: str | None = None  # if it differs from the source's
+    precision: str | None = (
+        None  # if it differs from the source's, or decides an engine's tolerances
+    )
     opset: int
     ir_version: int
     nodes: int

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from enginewright_runtime.graph.raw.schemas import TENSORRT
 from enginewright_runtime.proof.parity.observing import RANDOM_OPERATORS
 from enginewright_runtime.rules.base import Hit, Subject, hit_on, labels, list_nodes
 from enginewright_runtime.rules.contents import UnreadableError, pieces
@@ -17,6 +18,10 @@ _TRAINING: Final = frozenset({"ai.onnx.training", "ai.onnx.preview.training"})
 _EXPERIMENTAL: Final = frozenset({"ai.onnx.preview", "com.microsoft.experimental"})
 _FIRST_WITH_IMPORTS: Final = 3  # IR version
 _DROPOUT_BY_INPUT: Final = 12  # opset since which Dropout has an input training_mode
+_OF_TENSORRT: Final = (
+    "name backend tensorrt or tensorrt-rtx in spec.backends, whose parser has them, or export in ONNX's"
+    " own QuantizeLinear and DequantizeLinear"
+)
 
 
 def training_operators(subject: Subject) -> Hit | None:
@@ -26,16 +31,19 @@ def training_operators(subject: Subject) -> Hit | None:
 
 
 def custom_domain(subject: Subject) -> Hit | None:
-    """Find operators of domains that the runtime image lacks."""
+    """Find operators of domains that the runtime image lacks; of TensorRT's own, its parser decides."""
     if subject.recipe.extensions:
         return None  # loading the model shows which operators the extensions have
     nodes = [
         node
         for node in _foreign(subject)
-        if node.domain not in subject.registry.domains and node.domain not in _TRAINING
+        if node.domain not in subject.registry.domains
+        and node.domain not in _TRAINING
+        and not (subject.compiled and node.domain == TENSORRT)
     ]
     domains = sorted({node.domain for node in nodes})
-    return hit_on(nodes, f"operators of domain {join_quoted(domains)} are not in the runtime image")
+    hit = hit_on(nodes, f"operators of domain {join_quoted(domains)} are not in the runtime image")
+    return replace(hit, remedy=_OF_TENSORRT) if hit and domains == [TENSORRT] else hit
 
 
 def find_unknown_operators(subject: Subject) -> Hit | None:

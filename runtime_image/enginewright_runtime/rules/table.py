@@ -174,7 +174,8 @@ NAN_ANSWERS: Final = Rule(
 )
 CUSTOM_DOMAIN: Final = Rule(
     "custom-domain",
-    "operators of domains that neither the runtime image nor the model's functions define",
+    "operators of domains that neither the runtime image nor the model's functions define; of domain trt,"
+    " TensorRT's parser decides where it builds the engine",
     "add the library that implements them to spec.extensions (for tokenizers and image decoders an entry"
     " with type ONNXRuntimeExtensions), or export without them",
     f"ONNX Runtime's own list of operators; {_REFUSED}; onnx.checker accepts it",

@@ -9,6 +9,7 @@ everything that is missing, not only what the loader finds first.
 """
 
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,7 @@ from enginewright_runtime.core.limits import threads as threads_of_cgroup
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 from enginewright_runtime.session import driver, native_log
 from enginewright_runtime.session.base import (
+    CPU_PROVIDER,
     RECORD_ASSIGNMENT,
     SPINNING,
     CpuBackend,
@@ -39,6 +41,7 @@ from enginewright_runtime.session.load_errors import cause, engine_cause
 from enginewright_runtime.session.openvino import OpenVinoBackend
 from enginewright_runtime.session.optimization import HIGHEST, LEVELS, LOWEST, below
 from enginewright_runtime.session.placement import SessionPlacement, read_placement
+from enginewright_runtime.session.reference import runnable
 from enginewright_runtime.session.tensorrt import TensorRtBackend
 from enginewright_runtime.session.tensorrt_rtx import TensorRtRtxBackend
 
@@ -231,10 +234,12 @@ def _session(backend: SessionBackend, request: SessionRequest) -> ort.InferenceS
     options.graph_optimization_level = LEVELS[request.level]
     register(options, request.extensions)
     providers = backend.providers(options, request)
+    path = request.model_path
     try:
-        session = ort.InferenceSession(
-            str(request.model_path), options, providers=providers, enable_fallback=0
-        )
+        with runnable(path) if backend.provider == CPU_PROVIDER else nullcontext(path) as readable:
+            session = ort.InferenceSession(
+                str(readable), options, providers=providers, enable_fallback=0
+            )
     except (RuntimeError, ValueError) as error:
         # the exceptions that ONNX Runtime's own fallback catches: the provider failed, not the model
         raise ProviderError(str(error)) from error

@@ -1,7 +1,10 @@
 """Sessions that analyse a model, with its extensions, on the reference: ONNX Runtime's CPU provider."""
 
+import mmap
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -10,11 +13,16 @@ from onnx import ModelProto
 
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.core.limits import threads
+from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.schemas import TENSORRT
+from enginewright_runtime.graph.scoped import tensorrt_operators
 from enginewright_runtime.session.base import CPU_PROVIDER, FATAL_ONLY, SPINNING
 from enginewright_runtime.session.extensions.libraries import of_model, register
 from enginewright_runtime.session.optimization import LEVELS
 
 _ONLY_RELEASED: Final = "ALLOW_RELEASED_ONNX_OPSET_ONLY"  # onnxruntime, core/graph/model.cc
+# the name of the domain as protobuf writes it: a model of gigabytes without it is not parsed for it
+_DOMAIN: Final = bytes([len(TENSORRT)]) + TENSORRT.encode()
 
 
 def allow_unreleased() -> None:
@@ -40,7 +48,8 @@ def load_reference(
     options.add_session_config_entry(SPINNING, "0")
     register(options, of_model(extensions_of or model))
     try:
-        return ort.InferenceSession(str(model), options, providers=[CPU_PROVIDER])
+        with runnable(model) as path:
+            return ort.InferenceSession(str(path), options, providers=[CPU_PROVIDER])
     except Exception as error:
         # ONNX Runtime's exceptions have no common base class but Exception
         raise SessionError(str(error)) from error
@@ -50,9 +59,40 @@ def load_changed(source: Path, changed: ModelProto, level: str) -> ort.Inference
     """Load a changed model, parsed without its external data, as `load_reference`, from the writable folder of `source`."""
     options = ort.SessionOptions()
     options.enable_cpu_mem_arena = False  # which never releases the memory of a run
+    with _beside(source, changed) as path:
+        return load_reference(path, level, options, extensions_of=source)
+
+
+@contextmanager
+def runnable(model: Path) -> Iterator[Path]:
+    """Yield the model; if it has operators of TensorRT alone, a copy with ONNX's, for as long as a session reads it."""
+    changed = _parse_for_cpu(model)
+    if changed is None:
+        yield model
+        return
+    with _beside(model, changed) as path:
+        yield path
+
+
+def _parse_for_cpu(model: Path) -> ModelProto | None:
+    """Return the model with ONNX's operators, or None if it has only those, or cannot have them."""
+    if not model.is_file() or not model.stat().st_size:
+        return None
+    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if content.find(_DOMAIN) < 0:
+            return None
+    try:
+        changed = graphs.parse(model)
+    except graphs.UnparsableError:
+        return None
+    return changed if tensorrt_operators.replace(changed, model.parent) else None
+
+
+@contextmanager
+def _beside(source: Path, changed: ModelProto) -> Iterator[Path]:
     with tempfile.NamedTemporaryFile(
         prefix=".changed-", suffix=".onnx", dir=source.parent
     ) as beside:
         beside.write(changed.SerializeToString())
         beside.flush()
-        return load_reference(Path(beside.name), level, options, extensions_of=source)
+        yield Path(beside.name)

@@ -38,6 +38,16 @@ def of_network(network: Any, engine: str) -> EngineLayers:  # noqa: ANN401 - NVI
     return EngineLayers(engine=engine, total=network.num_layers, layers=tuple(layers))
 
 
+def element_types(network: Any) -> tuple[str, ...]:  # noqa: ANN401 - NVIDIA's
+    """Return the names of the element types of all tensors of a network, as TensorRT names them."""
+    kinds = {
+        network.get_layer(index).get_output(at).dtype.name
+        for index in range(network.num_layers)
+        for at in range(network.get_layer(index).num_outputs)
+    }
+    return tuple(sorted(map(str, kinds)))
+
+
 def origins(metadata: str) -> tuple[str, ...]:
     """Return the names of the ONNX nodes that a layer's metadata holds, "[ONNX Layer: NAME]" each."""
     parts = metadata.split(_ORIGIN)[1:]

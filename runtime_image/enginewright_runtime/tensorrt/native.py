@@ -14,7 +14,7 @@ from typing import Any, Final
 from enginewright_runtime.graph.scoped.parts import TensorProfile
 from enginewright_runtime.tensorrt import diagnosis
 from enginewright_runtime.tensorrt import flavor as flavors
-from enginewright_runtime.tensorrt.layers import of_network
+from enginewright_runtime.tensorrt.layers import element_types, of_network
 from enginewright_runtime.tensorrt.plugins import load as load_libraries
 from enginewright_runtime.tensorrt.progress import report_progress
 from enginewright_runtime.tensorrt.results import BuildResult, ParserError
@@ -92,6 +92,29 @@ def build(
         return _finish(result, logger)
 
 
+def parse(
+    *, backend: str, version: str, model: Path, log: Path, plugins: Sequence[Path]
+) -> BuildResult:
+    """Parse a .onnx file, whose external data lies beside it, without building; arguments as in `build`."""
+    flavor = flavors.find(backend)
+    flavors.parse_without_device(flavor)
+    trt = flavors.load(flavor, version)
+    with log.open("a") as sink:
+        logger = logger_of(trt, sink)
+        builder = open_builder(trt, flavor, logger)
+        load_libraries(trt, logger, plugins)
+        network = open_network(trt, flavor, logger, builder)
+        parser = open_parser(trt, flavor, logger, network)
+        parsed = parser.parse_from_file(str(model))
+        result = BuildResult(
+            built=False,
+            parsed=parsed,
+            parser=parser_errors(parser),
+            types=element_types(network) if parsed else (),
+        )
+        return _finish(result, logger)
+
+
 def _finish(result: BuildResult, logger: Any) -> BuildResult:  # noqa: ANN401 - NVIDIA's
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return replace(result, errors=tuple(logger.errors), peak_memory_bytes=peak)
@@ -147,7 +170,7 @@ def merge_timings(
 
 
 def open_builder(trt: Any, flavor: flavors.Flavor, logger: Any) -> Any:  # noqa: ANN401 - NVIDIA's
-    """Return the library's builder; raises StageFailure if it makes none, as without a driver."""
+    """Return the library's builder; raises StageFailure if it makes none, as without a driver or its option to parse alone."""
     return _open(trt.Builder, "create_network", flavor, logger)
 
 
@@ -163,9 +186,11 @@ def _open(kind: Any, method: str, flavor: flavors.Flavor, logger: Any) -> Any:  
 
 def open_network(trt: Any, flavor: flavors.Flavor, logger: Any, builder: Any) -> Any:  # noqa: ANN401 - NVIDIA's
     """Return an empty, strongly typed network; raises StageFailure as `_create`."""
-    typed = trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED
-    flags = 1 << int(typed) if flavor.typed_by_flag else 0
-    return _create("network", lambda: builder.create_network(flags), flavor, logger)
+    # TensorRT 11 has no other networks, and may have no flag
+    flags = trt.NetworkDefinitionCreationFlag
+    typed = getattr(flags, "STRONGLY_TYPED", None) if flavor.typed_by_flag else None
+    flag = 0 if typed is None else 1 << int(typed)
+    return _create("network", lambda: builder.create_network(flag), flavor, logger)
 
 
 def open_parser(trt: Any, flavor: flavors.Flavor, logger: Any, network: Any) -> Any:  # noqa: ANN401 - NVIDIA's
@@ -191,7 +216,7 @@ def parser_errors(parser: Any) -> tuple[ParserError, ...]:  # noqa: ANN401 - NVI
     errors = (parser.get_error(index) for index in range(min(parser.num_errors, _ERRORS)))
     return tuple(
         ParserError(
-            code=error.code().name,
+            code=str(error.code()).rpartition(".")[2],  # `name` is a method in TensorRT 10.15
             node=error.node(),
             name=error.node_name(),
             operator=error.node_operator(),

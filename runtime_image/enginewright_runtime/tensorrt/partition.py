@@ -47,6 +47,7 @@ def partition(
     happened to be with a golden sample, and engines fail with any other size.
     """
     flavor = flavors.find(backend)
+    flavors.parse_without_device(flavor)
     trt = flavors.load(flavor, version)
     proto = onnx.load(model, load_external_data=False)
     with log.open("a") as sink:

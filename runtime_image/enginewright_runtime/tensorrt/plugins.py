@@ -1,6 +1,6 @@
-"""Loads users' plug-in libraries, in each process that builds or runs with them.
+"""Registers TensorRT's own plug-ins and loads users' libraries, in each process that builds or runs with them.
 
-TensorRT's plug-in registry reports why it refuses a library only to its logger.
+ONNX Runtime's providers register TensorRT's own too. Its registry reports why it refuses a library only to its logger.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,8 @@ _OWN_MESSAGE: Final = "loadLibrary"
 
 
 def load(trt: Any, logger: Any, plugins: Sequence[Path]) -> None:  # noqa: ANN401 - NVIDIA's module
-    """Load and register libraries in a child process; raises ExtensionFailed with the library's message."""
+    """Register plug-ins in a child process; raises ExtensionFailed with the library's message."""
+    trt.init_libnvinfer_plugins(logger, "")
     if not plugins:
         return
     load_plugins(Libraries(plugins=tuple(plugins)))

@@ -40,6 +40,7 @@ class BuildResult:
     # compute capabilities that the library builds for, if the requested one is not among them
     supported: tuple[str, ...] | None = None
     shape_inputs: tuple[str, ...] = ()  # those whose values are sizes
+    types: tuple[str, ...] = ()  # of the tensors of a network that was only parsed
     workspace_bytes: int | None = None  # in effect
     peak_memory_bytes: int | None = None
 

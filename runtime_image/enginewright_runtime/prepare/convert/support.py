@@ -16,7 +16,7 @@ from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.scoped.parts import computing
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.extensions.libraries import of_model
-from enginewright_runtime.tensorrt.flavor import FLAVORS
+from enginewright_runtime.tensorrt.flavor import FLAVORS, find_version
 from enginewright_runtime.tensorrt.partition import partition
 from enginewright_runtime.tensorrt.tensors import types
 
@@ -87,8 +87,10 @@ def placement(backend: str, model: Path) -> Support:
 
 
 def _parser(backend: str, model: Path, log: Path) -> list[str] | None:
+    version = find_version(FLAVORS[backend])
+    if version is None:
+        return None
     try:
-        version = loading.find(backend).version()
         tensor_types = Call(
             types, "reading the types of the model's tensors", Limits.of_model(_SECONDS)
         ).run(model)

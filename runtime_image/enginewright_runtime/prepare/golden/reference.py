@@ -32,6 +32,7 @@ from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import loadable
+from enginewright_runtime.graph.scoped import tensorrt_operators
 from enginewright_runtime.graph.shapes import points
 from enginewright_runtime.prepare.golden.blank import Blank, count_blank
 from enginewright_runtime.prepare.golden.calibration_samples import read_calibration
@@ -71,9 +72,10 @@ PREFIX: Final = "golden-"  # of temporary files beside the models, removed at th
 _KEY_FIELDS: Final = {"max_ir_version", "rtol", "atol", "outputs"}
 
 # Where the golden outputs come from; nothing proves a converted model that is compared with itself.
-Origin = Literal["source", "definition", "emulation", "expected", "itself"]
+Origin = Literal["source", "standard", "definition", "emulation", "expected", "itself"]
 ORIGIN_NAMES: Final[Mapping[Origin, str]] = {
     "source": "the source",
+    "standard": "the source, with TensorRT's own operators as ONNX's",
     "definition": "the source, by ONNX's reference implementation",
     "emulation": "the source, with every result of its BF16 nodes rounded from single precision",
     "expected": EXPECTED_OUTPUTS,
@@ -118,7 +120,7 @@ class _GoldenFiles:
         self._folder = work / GOLDEN_FOLDER
         self._source = work / MODEL_FOLDER / MODEL_NAME
         self._converted = work / Converted.read(work).folder / MODEL_NAME
-        self._precision = existing(graphs.parse(self._source)).precision
+        self._precision = existing(graphs.parse(self._source)).tolerance
         self._made = Reference()
 
     def run(self) -> Reference:
@@ -258,6 +260,8 @@ class _GoldenFiles:
             cause = failure.cause
         else:
             if not changed or len(refused) < len(samples):
+                if tensorrt_operators.uses(graphs.parse(self._source)):
+                    self._made.origin = "standard"
                 return refused
             cause = next(iter(refused.values()))
             self._write(samples, natural)

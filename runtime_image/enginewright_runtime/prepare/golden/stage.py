@@ -69,7 +69,7 @@ class _Golden:
         self._folder = work / GOLDEN_FOLDER
         self._source = work / MODEL_FOLDER / MODEL_NAME
         self._converted = work / Converted.read(work).folder / MODEL_NAME
-        self._precision = existing(graphs.parse(self._source)).precision
+        self._precision = existing(graphs.parse(self._source)).tolerance
 
     def run(self) -> StageReport:
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,6 +1,7 @@
 """The precision of a model before any change, and whether it can be changed. Pure."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,6 +11,7 @@ from onnx import ModelProto, TensorProto
 
 from enginewright_runtime.core.logs import format_count
 from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.raw.schemas import TENSORRT
 
 # Of ai.onnx and com.microsoft; com.microsoft also has operators with the prefixes below.
 _QUANTIZED: Final = frozenset(
@@ -20,6 +22,7 @@ _QUANTIZED: Final = frozenset(
         *("MatMulNBits", "GatherBlockQuantized", "QuantizeBFP", "DequantizeBFP"),
     }
 )
+_OF_TENSORRT: Final = "TRT_"  # prefix of its operators for quantization, in the domain trt
 _MICROSOFT: Final = frozenset({"com.microsoft"})
 _FP8: Final = frozenset(
     {
@@ -27,6 +30,8 @@ _FP8: Final = frozenset(
         *(TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E5M2FNUZ),
     }
 )
+_INT4: Final = frozenset({TensorProto.INT4, TensorProto.UINT4})
+_INT8: Final = frozenset({TensorProto.INT8, TensorProto.UINT8})
 _PRECISIONS: Final[dict[int, str]] = {
     TensorProto.FLOAT: "FP32",
     TensorProto.DOUBLE: "FP32",
@@ -39,12 +44,24 @@ _PRECISIONS: Final[dict[int, str]] = {
 }
 
 
+_TOLERANCES: Final[Mapping[str, str]] = {"FP4": "FP8", "INT4": "FP32"}
+
+
 @dataclass(frozen=True)
 class Existing:
     """A model's current precision."""
 
-    precision: str  # FP32 | FP16 | BF16 | FP8 | INT8
+    precision: str  # FP32 | FP16 | BF16 | FP8 | FP4 | INT8 | INT4
     quantized: tuple[str, ...] = ()  # labels of nodes that quantize or compute in integers
+
+    @property
+    def tolerance(self) -> str:
+        """The precision whose tolerance it has, a key of `tolerances.DEFAULTS`.
+
+        Blocks of FP4 have scales of FP8, and a rounding error before them moves a value by a whole step; INT4 is of
+        weights alone.
+        """
+        return _TOLERANCES.get(self.precision, self.precision)
 
     def refuses(self, requested: Precision) -> str | None:
         """Return why the model cannot be converted to a precision, if it cannot."""
@@ -67,15 +84,26 @@ def existing(model: ModelProto) -> Existing:
         graphs.label(node)
         for node in graphs.walk_nodes(model)
         if node.op_type in _QUANTIZED
+        or (node.domain == TENSORRT and node.op_type.startswith(_OF_TENSORRT))
         or (
             node.domain in _MICROSOFT
             and node.op_type.startswith(("QLinear", "QAttention", "QGemm"))
         )
     ]
     if quantized:
-        kinds = {tensor.data_type for tensor in graphs.walk_tensors(model)}
-        return Existing("FP8" if kinds & _FP8 else "INT8", tuple(quantized))
+        return Existing(_find_precision(model), tuple(quantized))
     return Existing(own_precision(model) or "FP32")
+
+
+def _find_precision(model: ModelProto) -> str:
+    """Return the precision of constants, zero points among them, and of the operators that name theirs."""
+    kinds = {tensor.data_type for tensor in graphs.walk_tensors(model)}
+    operators = {node.op_type for node in graphs.walk_nodes(model) if node.domain == TENSORRT}
+    if TensorProto.FLOAT4E2M1 in kinds or any("FP4" in operator for operator in operators):
+        return "FP4"
+    if kinds & _FP8 or any("FP8" in operator for operator in operators):
+        return "FP8"
+    return "INT4" if kinds & _INT4 and not kinds & _INT8 else "INT8"
 
 
 def own_precision(model: ModelProto) -> str | None:

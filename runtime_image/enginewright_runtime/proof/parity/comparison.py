@@ -182,7 +182,7 @@ class Comparison:
 
     def _find_tolerance(self, output: str, want: Array) -> Tolerance:
         allowed = self._tolerances.of_output(output, dtype_of(want, self._dtypes.get(output)))
-        # a conversion within a precision rounds nothing anew
+        # a conversion within a precision rounds nothing
         return (
             allowed if self._tolerances.rounding else widen(self._expected_parts, output, allowed)
         )

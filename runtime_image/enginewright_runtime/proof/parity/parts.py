@@ -118,7 +118,7 @@ class PartsBuilder:
         self._dtypes = dtypes
         self._tolerances = tolerances
         self._scales = scales
-        self._figures: dict[str, list[Figures] | None] = {}  # None: rounding is not known
+        self._figures: dict[str, list[Figures] | None] = {}  # or None if rounding is not known
         self._values: dict[tuple[str, int], ValueSums] = {}
         self._errors: dict[tuple[str, int], list[Errors]] = {}
 
@@ -170,7 +170,7 @@ class PartsBuilder:
 class _Run:
     """Errors of the parts of one output of one sample, small enough to be kept for each sample."""
 
-    squares: tuple[NDArray[np.float32] | None, ...]  # by axis, sums; None: all are 0
+    squares: tuple[NDArray[np.float32] | None, ...]  # by axis, sums; or None if all are 0
     counts: tuple[float, ...]  # by axis, values of each part
 
 
