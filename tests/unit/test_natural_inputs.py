@@ -321,7 +321,7 @@ def test_rows_of_one_sample_count_as_samples_and_places_do_not(colors: ColorRang
     (sample,) = drawn.samples
     done = run_natural(detect, {sample.name: dict(sample.inputs)}, drawn.images)
     (feeds,) = done.inputs.values()
-    assert (feeds["x"].max() > 200) is (colors is ColorRange.BYTES)
+    assert bool(feeds["x"].max() > 200) is (colors is ColorRange.BYTES)
 
 
 def test_what_the_model_refuses_and_what_shows_no_number_is_left_out() -> None:
