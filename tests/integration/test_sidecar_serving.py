@@ -197,6 +197,21 @@ def test_another_detector_is_not_admitted_for_boxes_that_golden_samples_lack(
         assert not sidecar.is_ready()
 
 
+# fault: Outputs | golden outputs are NaN throughout, as those of any model of that fault | check `golden` unknown,
+#   NothingCompared: never admitted | first golden inference
+def test_outputs_that_are_all_nan_admit_no_pod(tmp_path: Path) -> None:
+    logarithm = parse_text("(float[1, 8] x) => (float[1, 8] y) { y = Log(x) }")
+    task = artifact(tmp_path, logarithm, [{"x": np.full((1, 8), -1.0, np.float32)}])
+    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+        sidecar.until(
+            lambda: sidecar.check(Check.GOLDEN).reason is Reason.NOTHING_COMPARED, "asked"
+        )
+        golden = sidecar.check(Check.GOLDEN)
+        assert golden.state == "unknown"
+        assert golden.message.startswith("no element of output 'y' was compared")
+        assert not sidecar.is_ready()
+
+
 def test_an_output_without_elements_is_named_and_the_others_admit_the_pod(finding: Server) -> None:
     with Sidecar(finding.root, finding.task, finding.port) as sidecar:
         sidecar.until_ready()

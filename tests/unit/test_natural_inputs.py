@@ -285,12 +285,13 @@ def softmax(logits: Any) -> Any:
     [
         (lambda x: softmax(40 * features(x)), ColorRange.UNIT),
         (lambda x: softmax(40 * features(x / 255)), ColorRange.BYTES),
-        (lambda x: 1 / (1 + np.exp(60 - 80 * features(np.minimum(x, 1e3) / 255))), ColorRange.BYTES),
+        (lambda x: 1 / (1 + np.exp(9 - 12 * features(x / 255))), ColorRange.BYTES),
+        (lambda x: 1 / (1 + np.exp(9 - 12 * features(x))), ColorRange.UNIT),
         (lambda x: 3 * features(x), ColorRange.UNIT),
         (lambda x: 3 * features(x) + 1, ColorRange.UNIT),
         (lambda x: 100 + features(x / 255), ColorRange.BYTES),
     ],
-    ids=["classes of 0 to 1", "classes of bytes", "detector of bytes", "linear", "affine", "offset"],
+    ids=["classes of 0 to 1", "classes of bytes", "detector of bytes", "detector of 0 to 1", "linear", "affine", "offset"],
 )  # fmt: skip
 def test_pictures_get_the_range_in_which_outputs_move(model: Any, colors: ColorRange) -> None:
     samples = pictures()
@@ -303,6 +304,24 @@ def test_pictures_get_the_range_in_which_outputs_move(model: Any, colors: ColorR
         is_bytes = np.array_equal(feeds["x"], limits[ColorRange.BYTES])
         assert is_bytes is (colors is ColorRange.BYTES)
         assert np.array_equal(done.outputs[name]["y"], model(feeds["x"]))
+
+
+@pytest.mark.parametrize("colors", [ColorRange.UNIT, ColorRange.BYTES])
+def test_rows_of_one_sample_count_as_samples_and_places_do_not(colors: ColorRange) -> None:
+    """A detector's boxes differ from place to place in any picture, and so in the dark."""
+    drawn = draw_natural([IMAGE], [image_profile((8, 8, 8))], {}, IntegerRange.DIGITS)
+    places = np.arange(16.0).reshape(1, 1, 16)
+
+    def detect(feeds: Mapping[str, Any]) -> Arrays:
+        pixels = feeds["x"] / (255 if colors is ColorRange.BYTES else 1)
+        shown = np.stack([features(row[np.newaxis]) for row in pixels])
+        score = 1 / (1 + np.exp(9 - 12 * shown))
+        return {"y": np.concatenate([shown + places, 16 - places + shown, score], axis=1)}
+
+    (sample,) = drawn.samples
+    done = run_natural(detect, {sample.name: dict(sample.inputs)}, drawn.images)
+    (feeds,) = done.inputs.values()
+    assert bool(feeds["x"].max() > 200) is (colors is ColorRange.BYTES)
 
 
 def test_what_the_model_refuses_and_what_shows_no_number_is_left_out() -> None:

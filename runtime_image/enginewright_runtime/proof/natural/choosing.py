@@ -1,11 +1,11 @@
 """Runs the natural samples, and finds the range of pictures that a model takes: the one in which its outputs move.
 
-A model that takes 0 to 255 sees darkness in 0 to 1, and one that takes 0 to 1 saturates, so the smaller ranges come
-first: the largest is taken only where it shows several times as much.
+A model that takes 0 to 255 sees darkness in 0 to 1, and the more contrast the more it shows. One that takes 0 to 1 shows
+about as much in ranges of that size, and saturates far beyond: so 0 to 255 needs more evidence than the others.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -26,7 +26,12 @@ _PROBABLE: Final = 1.01  # outputs up to it may be probabilities
 _MOVES: Final = 0.05  # standard deviation of a probability that moves
 _MOVES_RELATIVELY: Final = 0.3  # of other values, by their root mean square
 _STILL: Final = 1e-5  # of what moves
-_MORE: Final = 0.5  # decades by which outputs must move more in the largest range
+_MORE: Final = (
+    0.1  # decades by which outputs must move more than in a smaller range, else that is taken
+)
+_RISES: Final = (
+    0.3  # decades from the least to four times the contrast, where a model takes more than both
+)
 _NUMBERS: Final = "fiub"  # kinds of arrays
 
 Run = Callable[[Arrays], Arrays]
@@ -60,8 +65,9 @@ def run_natural(run: Run, samples: Mapping[str, Arrays], images: Mapping[str, in
         colors: _run_all(run, dict(islice(samples.items(), _TRIED)), images, colors)
         for colors in ranges
     }
-    chosen = _choose({colors: list(trial.outputs.values()) for colors, trial in trials.items()})
+    chosen = ColorRange.UNIT
     if images:
+        chosen = _choose({colors: list(trial.outputs.values()) for colors, trial in trials.items()})
         _log.info("outputs move most with pictures from %s", chosen)
     rest = _run_all(run, dict(islice(samples.items(), _TRIED, None)), images, chosen)
     first = trials[chosen]
@@ -97,15 +103,18 @@ def _shows_numbers(outputs: Arrays) -> bool:
 
 @dataclass(frozen=True)
 class _Parts:
-    """How much the parts of one output move: its channels, columns or classes."""
+    """How much the parts of an output along one axis move: its channels, columns or classes."""
 
     deviation: _Floats
     size: _Floats  # root mean square
     largest: _Floats  # magnitude
 
 
+_Axes = list[_Parts]  # of one output; of an empty one there are none
+
+
 def _choose(trials: Mapping[ColorRange, Sequence[Arrays]]) -> ColorRange:
-    parts = {
+    measured = {
         colors: {
             name: _measure([item[name] for item in outputs])
             for name, array in outputs[0].items()
@@ -115,30 +124,51 @@ def _choose(trials: Mapping[ColorRange, Sequence[Arrays]]) -> ColorRange:
         if outputs
     }
     scores = {
-        colors: float(np.mean([_score(name, item, parts.values()) for name, item in own.items()]))
-        for colors, own in parts.items()
+        colors: float(
+            np.mean(
+                [_score(own[name], [trial[name] for trial in measured.values()]) for name in own]
+            )
+        )
+        for colors, own in measured.items()
         if own
     }
-    smaller = [colors for colors in scores if colors is not ColorRange.BYTES]
-    best = max(smaller, key=scores.__getitem__, default=ColorRange.UNIT)
-    more = scores.get(ColorRange.BYTES, -np.inf) - scores.get(best, -np.inf)
-    return ColorRange.BYTES if more > _MORE else best
+    return _take(scores)
 
 
-def _score(name: str, parts: _Parts, trials: Iterable[Mapping[str, _Parts]]) -> float:
-    """Return by how many decades the parts of an output move less than what counts as moving, on average."""
-    if not parts.deviation.size:
-        return float(np.log10(_STILL))
-    alike = [item[name].largest for item in trials if item[name].largest.size == parts.largest.size]
-    probable = np.max(alike, axis=0) <= _PROBABLE
+def _take(scores: Mapping[ColorRange, float]) -> ColorRange:
+    """Return the range with the best score; that of bytes only where more contrast has more effect all the way."""
+    least, most = (scores.get(item, -np.inf) for item in (ColorRange.UNIT, ColorRange.IMAGENET))
+    chosen, best = ColorRange.UNIT, -np.inf
+    for colors, score in scores.items():
+        allowed = colors is not ColorRange.BYTES or best == -np.inf or most - least > _RISES
+        if allowed and score > best + _MORE:
+            chosen, best = colors, score
+    return chosen
+
+
+def _score(axes: _Axes, trials: Sequence[_Axes]) -> float:
+    """Return by how many decades an output moves less than what counts as moving, along the axis that moves least.
+
+    Columns move little where no detector finds anything, while positions differ by their coordinates anyway.
+    """
+    scores = [
+        _score_axis(parts, [trial[index] for trial in trials if len(trial) == len(axes)])
+        for index, parts in enumerate(axes)
+    ]
+    return min(scores, default=float(np.log10(_STILL)))
+
+
+def _score_axis(parts: _Parts, trials: Sequence[_Parts]) -> float:
+    alike = [item.largest for item in trials if item.largest.size == parts.largest.size]
+    is_probable = np.max(alike, axis=0) <= _PROBABLE
     with np.errstate(invalid="ignore", divide="ignore"):
         relative = np.nan_to_num(parts.deviation / parts.size) / _MOVES_RELATIVELY
-    moved = np.where(probable, parts.deviation / _MOVES, relative)
+    moved = np.where(is_probable, parts.deviation / _MOVES, relative)
     return float(np.mean(np.log10(np.clip(moved, _STILL, 1))))
 
 
-def _measure(arrays: Sequence[Array]) -> _Parts:
-    """Measure the parts along the second and the last axis, where all samples have the same ones, else the whole."""
+def _measure(arrays: Sequence[Array]) -> _Axes:
+    """Measure along the second and the last axis, where all samples have as many parts, else the whole."""
     shapes = [array.shape for array in arrays]
     rank = len(shapes[0])
     alike = [
@@ -146,11 +176,18 @@ def _measure(arrays: Sequence[Array]) -> _Parts:
         for axis in sorted({1, rank - 1} & set(range(1, rank)))
         if len({shape[axis] for shape in shapes}) == 1 and shapes[0][axis] > 1
     ]
-    joined = [_join(arrays, axis) for axis in alike] or [_join(arrays, None)]
-    described = [_describe(values) for values in joined if values.size]
-    if not described:
-        return _Parts(*[np.zeros(0)] * 3)
-    return _Parts(*(np.concatenate(column) for column in zip(*described, strict=True)))
+    has_rows = rank > 0 and len(set(shapes)) == 1 and arrays[0].size > 0
+    moves = _subtract_mean(arrays) if has_rows else arrays
+    axes: list[int | None] = [*alike] or [None]
+    joined = [(_join(arrays, axis), _join(moves, axis)) for axis in axes]
+    return [_describe(values, moved) for values, moved in joined if values.size]
+
+
+def _subtract_mean(arrays: Sequence[Array]) -> list[Array]:
+    """Return how rows differ from their mean: what all have, such as an anchor's size, does not move."""
+    with np.errstate(invalid="ignore", over="ignore"):  # of infinities
+        mean = np.concatenate(arrays).mean(axis=0)
+        return [array - mean for array in arrays]
 
 
 def _join(arrays: Sequence[Array], axis: int | None) -> _Floats:
@@ -165,16 +202,21 @@ def _join(arrays: Sequence[Array], axis: int | None) -> _Floats:
     return np.concatenate([row[:, ::step] for row in rows], axis=1).astype(np.float64)
 
 
-def _describe(values: _Floats) -> tuple[_Floats, _Floats, _Floats]:
+def _describe(values: _Floats, moves: _Floats) -> _Parts:
+    magnitudes = np.where(np.isfinite(values), np.abs(values), 0.0)
+    return _Parts(_spread(moves), _root_mean_square(magnitudes), magnitudes.max(axis=1))
+
+
+def _spread(values: _Floats) -> _Floats:
     is_finite = np.isfinite(values)
-    count = np.maximum(1, is_finite.sum(axis=1))
+    count = np.maximum(1, is_finite.sum(axis=1, keepdims=True))
     finite = np.where(is_finite, values, 0.0)
-    largest = np.abs(finite).max(axis=1)
+    around = np.where(is_finite, finite - finite.sum(axis=1, keepdims=True) / count, 0.0)
+    return _root_mean_square(around)
+
+
+def _root_mean_square(values: _Floats) -> _Floats:
+    largest = np.abs(values).max(axis=1, keepdims=True)
     unit = np.where(largest > 0, largest, 1.0)  # so that squares do not overflow
-    scaled = finite / unit[:, np.newaxis]
-    mean = scaled.sum(axis=1) / count
-    deviation = np.sqrt(
-        (np.where(is_finite, scaled - mean[:, np.newaxis], 0.0) ** 2).sum(axis=1) / count
-    )
-    size = np.sqrt((scaled**2).sum(axis=1) / count)
-    return deviation * unit, size * unit, largest
+    root: _Floats = np.sqrt(np.mean((values / unit) ** 2, axis=1)) * unit[:, 0]
+    return root

@@ -24,7 +24,7 @@ from enginewright_runtime.proof.golden_inputs import (
 from enginewright_runtime.proof.natural.images import PICTURES, draw_image
 from enginewright_runtime.proof.natural.kinds import (
     LEADING,
-    Kind,
+    InputKind,
     Shape,
     find_channels,
     find_kinds,
@@ -84,7 +84,7 @@ def draw_natural(
     images = {
         spec.name: channels
         for spec in inputs
-        if kinds.get(spec.name) is Kind.IMAGE
+        if kinds.get(spec.name) is InputKind.IMAGE
         and spec.dtype != "uint8"
         and ranges.get(spec.name, _FREE) == _FREE
         and (channels := find_channels(spec, shapes[spec.name])) is not None
@@ -182,13 +182,13 @@ def _with_least_batch(
     return shapes
 
 
-def _count_rows(kind: Kind, shape: Shape) -> int:
-    is_batched = len(shape) > (3 if kind is Kind.IMAGE else 1)
+def _count_rows(kind: InputKind, shape: Shape) -> int:
+    is_batched = len(shape) > (3 if kind is InputKind.IMAGE else 1)
     return shape[0] if is_batched else 1
 
 
 def _draw(
-    kind: Kind,
+    kind: InputKind,
     spec: TensorSpec,
     shape: Shape,
     span: tuple[float | None, float | None],
@@ -196,7 +196,7 @@ def _draw(
     number: int,
 ) -> Array | None:
     """Return values of a kind, or None where those of the declared range are kept."""
-    if kind is Kind.IMAGE:
+    if kind is InputKind.IMAGE:
         channels = find_channels(spec, shape)
         if channels is None:
             return None
@@ -206,15 +206,15 @@ def _draw(
 
 
 # of an input's shape, the rows of the table that it indexes, and the sample's number
-_VALUES: Final[Mapping[Kind, Callable[[Shape, int, int], Array]]] = {
-    Kind.SOUND: lambda shape, _, number: _draw_sounds(shape, number),
-    Kind.TOKENS: draw_tokens,
-    Kind.MASK: lambda shape, _, number: draw_mask(shape, number),
-    Kind.SEGMENTS: draw_segments,
-    Kind.POSITIONS: lambda shape, rows, _: draw_positions(shape, rows),
-    Kind.RATE: lambda shape, *_: np.full(shape, RATE),
-    Kind.LOWEST: lambda shape, *_: np.full(shape, HEARD[0]),
-    Kind.HIGHEST: lambda shape, *_: np.full(shape, HEARD[1]),
+_VALUES: Final[Mapping[InputKind, Callable[[Shape, int, int], Array]]] = {
+    InputKind.SOUND: lambda shape, _, number: _draw_sounds(shape, number),
+    InputKind.TOKENS: draw_tokens,
+    InputKind.MASK: lambda shape, _, number: draw_mask(shape, number),
+    InputKind.SEGMENTS: draw_segments,
+    InputKind.POSITIONS: lambda shape, rows, _: draw_positions(shape, rows),
+    InputKind.RATE: lambda shape, *_: np.full(shape, RATE),
+    InputKind.LOWEST: lambda shape, *_: np.full(shape, HEARD[0]),
+    InputKind.HIGHEST: lambda shape, *_: np.full(shape, HEARD[1]),
 }
 
 

@@ -10,7 +10,7 @@ from enginewright_contract.manifest import TensorSpec
 Shape = tuple[int, ...]
 
 
-class Kind(StrEnum):
+class InputKind(StrEnum):
     """What an input carries."""
 
     IMAGE = "image"
@@ -24,7 +24,11 @@ class Kind(StrEnum):
     POSITIONS = "positions"
 
 
-LEADING: Final = (Kind.IMAGE, Kind.SOUND, Kind.TOKENS)  # the others only go with these
+LEADING: Final = (
+    InputKind.IMAGE,
+    InputKind.SOUND,
+    InputKind.TOKENS,
+)  # the others only go with these
 _FLOATS: Final = frozenset({"float16", "float32", "float64"})
 _INTEGERS: Final = frozenset({"int32", "int64"})
 _COLORS: Final = frozenset({1, 3})
@@ -48,22 +52,22 @@ def find_kinds(
     inputs: Sequence[TensorSpec],
     shapes: Mapping[str, Shape],
     vocabularies: Mapping[str, int],
-) -> dict[str, Kind]:
+) -> dict[str, InputKind]:
     """Return the kinds of the inputs that have one; `vocabularies` are the rows of the tables that they index."""
     beside_state = any(_STATE.search(spec.name) or _RATE.search(spec.name) for spec in inputs)
-    kinds: dict[str, Kind] = {}
+    kinds: dict[str, InputKind] = {}
     for spec in inputs:
         shape = shapes[spec.name]
         if 0 in shape:
             continue
         kind = _find_limit(spec) or _find_integers(spec, shape, vocabularies.get(spec.name, 0))
         if is_mask(spec) and shape:
-            kind = Kind.MASK
+            kind = InputKind.MASK
         elif kind is None and not _STATE.search(spec.name):
             if find_channels(spec, shape) is not None:
-                kind = Kind.IMAGE
+                kind = InputKind.IMAGE
             elif _is_sound(spec, shape, beside_state=beside_state):
-                kind = Kind.SOUND
+                kind = InputKind.SOUND
         if kind is not None:
             kinds[spec.name] = kind
     return kinds if any(kind in LEADING for kind in kinds.values()) else {}
@@ -96,27 +100,27 @@ def find_sides(shape: Shape, channels: int) -> tuple[int, int]:
     return sides[0], sides[1]
 
 
-def _find_limit(spec: TensorSpec) -> Kind | None:
+def _find_limit(spec: TensorSpec) -> InputKind | None:
     if spec.dtype not in _FLOATS:
         return None
     if _LOWEST.search(spec.name):
-        return Kind.LOWEST
-    return Kind.HIGHEST if _HIGHEST.search(spec.name) else None
+        return InputKind.LOWEST
+    return InputKind.HIGHEST if _HIGHEST.search(spec.name) else None
 
 
-def _find_integers(spec: TensorSpec, shape: Shape, rows: int) -> Kind | None:
+def _find_integers(spec: TensorSpec, shape: Shape, rows: int) -> InputKind | None:
     if spec.dtype not in _INTEGERS:
         return None
     if _RATE.search(spec.name):
-        return Kind.RATE
+        return InputKind.RATE
     if not 1 <= len(shape) <= 2:
         return None
     if _SEGMENTS.search(spec.name):
-        return Kind.SEGMENTS
+        return InputKind.SEGMENTS
     if _POSITIONS.search(spec.name):
-        return Kind.POSITIONS
+        return InputKind.POSITIONS
     is_named = rows > 1 and _TOKENS.search(spec.name) is not None
-    return Kind.TOKENS if is_named or rows >= _LEAST_VOCABULARY else None
+    return InputKind.TOKENS if is_named or rows >= _LEAST_VOCABULARY else None
 
 
 def _is_sound(spec: TensorSpec, shape: Shape, *, beside_state: bool) -> bool:
