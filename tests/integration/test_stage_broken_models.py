@@ -319,7 +319,7 @@ def test_a_fixed_batch_behind_an_open_one(place: Workplace) -> None:
     assert ("warning", "one-size") in findings(invalid)
     assert "runs with x [1, 4], and with no other size that was tried for 'x[0]'" in invalid.message
     golden = place.stage("golden", place.task(uri))
-    assert golden.message.startswith("1 golden sample")
+    assert golden.message.startswith("4 golden samples")
     declared = [ShapeProfile(input="x", min=(1, 4), opt=(2, 4), max=(4, 4))]
     stage, outcome = place.prepare(place.task(uri, shapes=declared))
     assert (stage, outcome.report.reason) == ("golden", Reason.SHAPE_PROFILE_INVALID)

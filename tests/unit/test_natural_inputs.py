@@ -366,7 +366,8 @@ def test_a_model_of_one_shape_without_such_inputs_has_more_noise_of_several_size
     samples = draw_natural([inputs], make_profiles(inputs), {}, IntegerRange.DIGITS).samples
     assert [sample.name for sample in samples] == ["noise-1", "noise-2", "noise-3"]
     largest = [float(sample.inputs["x"].max()) for sample in samples]
-    assert largest[0] < 0.5 < largest[2] < 1.5
+    assert largest[0] < 0.3 < largest[1] < 1 < largest[2] < 3
+    assert [float(sample.inputs["x"].min()) < 0 for sample in samples] == [False, True, True]
     limited = [
         profile.model_copy(update={"low": 2.0, "high": 3.0}) for profile in make_profiles(inputs)
     ]

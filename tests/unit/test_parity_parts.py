@@ -183,16 +183,25 @@ def test_without_emulation_nothing_fails_and_what_exceeds_is_unjudged() -> None:
     assert [item.indices for item in judged.find_unjudged(NAME, FP16)] == [(5,)]
 
 
+def test_part_that_is_zero_but_for_rounding_does_not_move() -> None:
+    samples = make_samples()
+    for outputs in samples.values():
+        outputs[NAME][:, 6] *= np.float32(1e-25)
+    judged = judge(samples, build(samples), scale_scores(1.0))
+    assert judged.find_fault(NAME, FP16) is None
+    assert [item.indices for item in judged.find_unjudged(NAME, FP16)] == [(6,)]
+
+
 def test_errors_of_few_values_are_compared_with_more_of_what_rounding_costs() -> None:
     expected = {
         "a": {NAME: np.array([[1.0, 5.0]], np.float32)},
         "b": {NAME: np.array([[2.0, 9.0]], np.float32)},
     }
-    parts = build(expected, lambda array: array + np.float32(0.02))
+    parts = build(expected, lambda array: array + np.float32(0.1))
     off = judge(expected, parts, lambda array: array + np.float32(0.5))
-    # 0.5 is 25 times what rounding costs, which two values of one distribution may differ by
+    # 0.5 is 5 times what rounding costs, which two values of one distribution may differ by
     assert off.find_fault(NAME, FP16) is None
-    far = judge(expected, parts, lambda array: array + np.float32(0.9))
+    far = judge(expected, parts, lambda array: array + np.float32(0.7))
     assert far.find_fault(NAME, FP16) is not None
 
 

@@ -135,6 +135,7 @@ def _run_reference(
             warnings.append(
                 f"golden sample {name!r} is dropped: its outputs ({format_bytes(size)}) are too large"
             )
+    warnings += _not_finite(signature, outputs)  # not of the drawn ones beside them
     as_run = run_natural(
         partial(run_sample, runner, signature), of_nature if outputs else {}, natural.images
     )
@@ -142,7 +143,6 @@ def _run_reference(
     outputs |= as_run.outputs
     write_arrays(folder / OUTPUTS, outputs)
     write_arrays(folder / INPUTS, {name: inputs[name] for name in outputs})
-    warnings += _not_finite(signature, outputs)
     varying = observe(
         partial(run_sample, runner, signature),
         inputs,

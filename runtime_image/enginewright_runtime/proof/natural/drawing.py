@@ -42,7 +42,8 @@ Array = NDArray[Any]
 LARGEST: Final = 64 << 20  # bytes of the inputs of all natural samples
 PIECES: Final = len(PICTURES)  # pictures, pieces of speech or texts
 _FREE: Final = (None, None)
-_NOISES: Final = 3
+# what is taken from noise from 0 to 1, and multiplies the rest: activations have both signs, and several sizes
+_NOISES: Final = ((0.0, 0.3), (0.5, 2.0), (0.5, 6.0))
 _SCALED: Final = frozenset({"float16", "float32", "float64"})
 
 
@@ -102,12 +103,12 @@ def _draw_noise(
     ranges = find_ranges(profiles)
     (shapes,) = corners.values()
     samples: list[Sample] = []
-    for number in range(1, _NOISES + 1):
+    for number, (center, size) in enumerate(_NOISES, 1):
         plain = draw(inputs, shapes, ranges, integers, f"noise-{number}")
         if plain.input_bytes * number > LARGEST:
             break
         scaled = {
-            spec.name: (plain.inputs[spec.name] * (number / 2)).astype(spec.dtype)
+            spec.name: ((plain.inputs[spec.name] - center) * size).astype(spec.dtype)
             for spec in inputs
             if spec.dtype in _SCALED and ranges.get(spec.name, _FREE) == _FREE
         }

@@ -35,10 +35,14 @@ from enginewright_runtime.session.arrays import read_arrays, write_arrays
 
 PARTS: Final = "parts.npz"  # beside the golden samples
 # Ratio of two RMS errors of one distribution that n values of each exceed once in a thousand times:
-# the square root of the F distribution's quantile, for n = 1, 2, …
-_RATIOS: Final = np.array((637.0, 31.6, 11.9, 7.3, 5.5, 4.5, 3.9, 3.5, 3.2))
+# the square root of the F distribution's quantile, for n = 1, 2, …; at most 6, as more hides faults of
+# samples with few values, and no correct artefact of real models needed it
+_RATIOS: Final = np.array((6.0, 6.0, 6.0, 6.0, 5.5, 4.5, 3.9, 3.5, 3.2))
 _RATIO: Final = 3.0  # for more values: errors are neither independent nor of one size
 _STILL: Final = 8.0  # units in the last place of the largest value that are no movement
+_NOTHING: Final = (
+    1e-10  # of the output's largest value: movement of parts that are zero but for rounding
+)
 _UNIT: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # in the last place; others as float32
 _UNIT_FLOAT32: Final = 2.0**-23
 _NAMED: Final = 20  # indices that are kept
@@ -154,10 +158,13 @@ class PartsBuilder:
         for (output, axis), values in self._values.items():
             unit = _UNIT.get(self._dtypes.get(output, ""), _UNIT_FLOAT32)
             spread, figures = values.deviation, self._figures[output]
+            least = np.maximum(
+                _STILL * unit * values.largest, _NOTHING * values.largest.max(initial=0.0)
+            )
             made = AxisParts(
                 axis=axis,
                 magnitude=values.rms,
-                spread=np.where(spread > _STILL * unit * values.largest, spread, 0.0),
+                spread=np.where(spread > least, spread, 0.0),
                 error=pool_rms(self._errors[output, axis]),
                 count=count_effective(self._errors[output, axis]),
                 figures=None if axis != WHOLE or figures is None else RoundingFigures.of(figures),

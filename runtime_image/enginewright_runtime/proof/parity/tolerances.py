@@ -17,7 +17,8 @@ is below the highest by more than the tolerance, and the direction may change on
 errors change it: noise of 2% of the output is a cosine of 0.9998.
 
 `part` bounds the error of each part of an output, relative to what the samples move it by: FP16 costs
-0.2% to 1% of that in real detectors, recognizers and encoders, INT8 3% to 20%, and a fault all of it.
+0.2% to 1% of that in real detectors, recognizers and encoders, INT8 3% to 40%, and a fault all of it
+(`make bench-truth`).
 """
 
 from collections.abc import Mapping
@@ -102,7 +103,7 @@ DEFAULTS: Final[dict[str, Tolerance]] = {
         zero_atol=2e-2,
         across_samples=True,
         label="INT8",
-        part=0.4,
+        part=0.5,
     ),
     "FP8": Tolerance(
         rtol=0.1,
@@ -115,7 +116,7 @@ DEFAULTS: Final[dict[str, Tolerance]] = {
         zero_atol=2e-2,
         across_samples=True,
         label="FP8",
-        part=0.4,
+        part=0.5,
     ),
 }
 # For a converted model in the same precision on the same provider, and for its inner tensors: another
