@@ -91,7 +91,6 @@ def compare_errors(emulated: Parts, real_ones: Parts) -> float:
         if len(moves := np.flatnonzero(part.error > 0))
     ]
     ratio = np.concatenate(ratios)
-    print(f"ratios {np.quantile(ratio, [0, 0.05, 0.5, 0.95, 1])}, parts {len(ratio)}")
     return float(np.mean((ratio > 0.25) & (ratio < 4)))
 
 

@@ -5,12 +5,14 @@ fails for it.
 """
 
 import logging
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import onnxruntime as ort
 from enginewright_contract.reasons import Reason
 
 from enginewright_runtime.core.failure import StageFailure
@@ -29,14 +31,12 @@ from enginewright_runtime.proof.parity.values import Array, dtype_of
 from enginewright_runtime.proof.rounding.emulation import emulate_rounding
 from enginewright_runtime.session.arrays import Arrays, read_arrays
 from enginewright_runtime.session.optimization import LOWEST
-from enginewright_runtime.session.reference import allow_unreleased, load_changed
+from enginewright_runtime.session.reference import allow_unreleased, load_reference
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.signature import read_signature
 
 _log: Final = logging.getLogger(__name__)
-_SECONDS: Final = (
-    900.0  # for all samples: an emulated run takes several times as long as a usual one
-)
+_SECONDS: Final = 900.0  # for all samples; an emulated run takes several times a usual one's time
 
 Run = Callable[[Arrays], Arrays]
 
@@ -88,9 +88,15 @@ def write_emulated(model: Path, precision: str, out: Path) -> str | None:
 
 def _load(model: Path, precision: str) -> Run:
     allow_unreleased()
-    # without optimizations, which keep folded copies of all weights
-    emulated = emulate_rounding(graphs.parse(model), precision, model.parent)
-    session = load_changed(model, emulated, LOWEST)
+    options = ort.SessionOptions()
+    options.enable_cpu_mem_arena = False  # which never releases the memory of a run
+    with tempfile.NamedTemporaryFile(
+        prefix=".emulated-", suffix=".onnx", dir=model.parent
+    ) as beside:
+        # so the protobuf, which may hold all weights, is gone when the session reads them
+        save(emulate_rounding(graphs.parse(model), precision, model.parent), Path(beside.name))
+        # without optimizations, which keep folded copies of all weights
+        session = load_reference(Path(beside.name), LOWEST, options, extensions_of=model)
     signature = read_signature(session.get_inputs(), session.get_outputs(), ())
     return partial(run_sample, Runner(session, signature), signature)
 
