@@ -12,7 +12,7 @@ from enginewright_runtime.graph.scoped.inference import infer
 from enginewright_runtime.graph.scoped.scopes import rename_apart, separate_names
 from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
 from enginewright_runtime.prepare.convert.translating import translate
-from enginewright_runtime.prepare.quantize.signatures import element_types
+from enginewright_runtime.session.operator_signatures import element_types
 from onnx import GraphProto, ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 

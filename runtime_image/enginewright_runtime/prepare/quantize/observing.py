@@ -17,7 +17,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.scoped.scopes import Names, Scope
-from enginewright_runtime.prepare.quantize.signatures import element_types
+from enginewright_runtime.session.operator_signatures import element_types
 from enginewright_runtime.session.reference import load_changed
 
 Array = NDArray[Any]

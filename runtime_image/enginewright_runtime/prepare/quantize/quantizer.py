@@ -38,13 +38,13 @@ from enginewright_runtime.prepare.quantize.searching import (
     TrialProof,
     search,
 )
-from enginewright_runtime.prepare.quantize.signatures import element_types
 from enginewright_runtime.prepare.quantize.static import StaticQuantization
 from enginewright_runtime.prepare.quantize.subject import PrecisionPass, SourceModel
 from enginewright_runtime.prepare.quantize.widening import write_widened
 from enginewright_runtime.proof.golden_run import INPUTS
 from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.session.arrays import read_arrays
+from enginewright_runtime.session.operator_signatures import element_types
 from enginewright_runtime.tensorrt.tensors import types
 
 PREFIX: Final = "quantize-"  # of temporary files and folders

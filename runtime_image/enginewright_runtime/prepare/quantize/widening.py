@@ -19,7 +19,7 @@ from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import save
 from enginewright_runtime.graph.scoped.scopes import Names, Node, Scope, rename_apart
-from enginewright_runtime.prepare.quantize.signatures import OperatorSignatures, element_types
+from enginewright_runtime.session.operator_signatures import OperatorSignatures, element_types
 
 _HALVES: Final[Mapping[str, int]] = {
     "tensor(float16)": TensorProto.FLOAT16,
