@@ -12,6 +12,7 @@ from typing import Any, Final
 import onnx
 import onnxruntime as ort
 from enginewright_contract.manifest import MODEL_NAME
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import save
 from enginewright_runtime.prepare.quantize import static
 from enginewright_runtime.prepare.quantize.calibration import CalibrationData
@@ -24,10 +25,10 @@ from enginewright_runtime.prepare.quantize.ranges import calibrate
 from enginewright_runtime.prepare.quantize.static import StaticQuantization
 from enginewright_runtime.prepare.quantize.subject import PrecisionPass, SourceModel
 from enginewright_runtime.prepare.quantize.widening import write_widened
+from enginewright_runtime.proof.rounding.emulation import emulate_rounding
 from enginewright_runtime.session.arrays import read_arrays, write_arrays
 from onnxruntime.quantization import (
     CalibrationDataReader,
-    CalibrationMethod,
     QuantFormat,
     QuantType,
     quantize_dynamic,
@@ -36,7 +37,7 @@ from onnxruntime.quantization import (
 from typing_extensions import override
 
 from bench.truth.cases import REPOSITORY, Case, Feeds, Outputs, load, run
-from bench.truth.emulation import emulate
+from bench.truth.weights import round_weights
 
 _LEVEL: Final = ort.GraphOptimizationLevel
 _LEVELS: Final = {
@@ -100,12 +101,19 @@ class _Workshop:
         for precision in ("FP32", "FP16", "BF16", "INT8", "FP8"):
             yield EMULATED, precision, partial(self._emulate, precision)
         for precision in ("FP16", "BF16", "INT8", "FP8"):
-            yield "weights rounded", precision, partial(self._emulate, precision, weights_only=True)
+            yield "weights rounded", precision, partial(self._round_weights, precision)
 
-    def _emulate(self, precision: str, *, weights_only: bool = False) -> list[Outputs]:
+    def _emulate(self, precision: str) -> list[Outputs]:
         path = self._path()
-        onnx.save(emulate(self._newer(), precision, weights_only=weights_only), path)
+        save(emulate_rounding(graphs.parse(self._case.model), precision), path)
         return self._run(path, "DISABLED")
+
+    def _round_weights(self, precision: str) -> list[Outputs]:
+        path = self._path()
+        model = onnx.load(self._case.model)
+        round_weights(model, precision)
+        onnx.save(model, path)
+        return self._run(path, "BASIC")
 
     def _newer(self) -> onnx.ModelProto:
         return SourceModel.load(self._case.model, _OPSET).model
@@ -156,10 +164,9 @@ class _Workshop:
                     f"ONNX Runtime, dynamic, {kind.name}{', per channel' if per_channel else ''}"
                 )
                 yield title, "INT8", partial(self._quantize_dynamic, kind, per_channel=per_channel)
-        for method in (CalibrationMethod.MinMax, CalibrationMethod.Percentile):
-            for per_channel in (False, True):
-                title = f"ONNX Runtime, {method.name}{', per channel' if per_channel else ''}"
-                yield title, "INT8", partial(self._quantize_static, method, per_channel=per_channel)
+        for per_channel in (False, True):
+            title = f"ONNX Runtime, static{', per channel' if per_channel else ''}"
+            yield title, "INT8", partial(self._quantize_static, per_channel=per_channel)
         for precision, backend in (
             ("INT8", "cpu"),
             ("INT8", "openvino"),
@@ -179,7 +186,7 @@ class _Workshop:
         )
         return self._run(path)
 
-    def _quantize_static(self, method: CalibrationMethod, *, per_channel: bool) -> list[Outputs]:
+    def _quantize_static(self, *, per_channel: bool) -> list[Outputs]:
         path = self._path()
         base = path.with_name("base.onnx")
         onnx.save(self._newer(), base)
@@ -189,7 +196,6 @@ class _Workshop:
             _Reader(self._case.feeds),
             quant_format=QuantFormat.QDQ,
             per_channel=per_channel,
-            calibrate_method=method,
         )
         return self._run(path)
 
