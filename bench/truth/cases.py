@@ -29,6 +29,9 @@ _PHOTOS: Final = (
 )  # fmt: skip
 
 
+_FOLLOWING: Final = 5  # pieces of a recording about which a voice detector decides from its state
+
+
 @dataclass(frozen=True)
 class Case:
     """A model, inputs as its users have them, and the result that its outputs mean."""
@@ -352,35 +355,58 @@ def _hebrew(_: Path) -> Case:
     )
 
 
-def _decode_voice(samples: Sequence[Outputs]) -> list[Any]:
-    return [next(iter(outputs.values())) > 0.5 for outputs in samples]
-
-
 def _voice(_: Path) -> Case:
-    """Return a voice detector; the state of each sample is the one that the source left before it."""
+    """Return a voice detector; the state of each sample is the one that the source left before it.
+
+    What its state means is what the source decides about the next pieces, continuing from it.
+    """
     model = _find("silero_vad_openvino_16k.onnx")
     session = load(model)
     state = np.zeros((2, 1, 128), np.float32)
+    pieces = _cut(inputs.speak(3.0, 3))
     feeds: list[Feeds] = []
-    for piece in _cut(inputs.speak(3.0, 3)):
+    for piece in pieces:
         feeds.append({"input": piece[None], "state": state})
         state = run(session, feeds[-1])["stateN"]
+    places = range(0, len(pieces) - _FOLLOWING, 4)
+
+    def decode(samples: Sequence[Outputs]) -> list[Any]:
+        results = []
+        for place, outputs in zip(places, samples, strict=True):
+            heard = [outputs]
+            for piece in pieces[place + 1 : place + 1 + _FOLLOWING]:
+                fed = {"input": piece[None], "state": heard[-1]["stateN"]}
+                heard.append(run(session, fed))
+            results.append(np.array([item["output"].item() > 0.5 for item in heard]))
+        return results
+
     return Case(
-        "voice", "voice or pitch", "silero-vad 16k", model, feeds[::4], _decode_voice,
-        tasks.compare_labels,
+        "voice", "voice or pitch", "silero-vad 16k", model, [feeds[place] for place in places],
+        decode, tasks.compare_labels,
     )  # fmt: skip
 
 
 def _voice_states(_: Path) -> Case:
     """Return a recurrent model: whole recordings, after each of which it returns its state."""
+    model = _find("silero_vad_16k_sequence.onnx")
+    session = load(model)
     none = np.zeros((1, 1, 128), np.float32)
     feeds: list[Feeds] = [
         {"input": _cut(inputs.speak(0.8 + 0.2 * seed, seed)), "h": none, "c": none}
         for seed in range(8)
     ]
-    model = _find("silero_vad_16k_sequence.onnx")
+    following = _cut(inputs.speak(0.6, 99))
+
+    def decode(samples: Sequence[Outputs]) -> list[Any]:
+        results = []
+        for outputs in samples:
+            fed = {"input": following, "h": outputs["hn"], "c": outputs["cn"]}
+            heard = (outputs["speech_probs"], run(session, fed)["speech_probs"])
+            results.append(np.concatenate(heard) > 0.5)
+        return results
+
     return Case(
-        "voice-states", "recurrent state", "silero-vad 16k sequence", model, feeds, _decode_voice,
+        "voice-states", "recurrent state", "silero-vad 16k sequence", model, feeds, decode,
         tasks.compare_labels,
     )  # fmt: skip
 

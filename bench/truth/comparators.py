@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
-from enginewright_runtime.proof.parity.comparison import difference
-from enginewright_runtime.proof.parity.measuring import largest_of
+from enginewright_runtime.proof.parity.measuring import fault, form_fault, largest_of, measure
 from enginewright_runtime.proof.parity.parts import AxisParts, Parts, PartsJudge
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS
 from numpy.typing import NDArray
@@ -30,6 +29,7 @@ PARTS: Final = "Enginewright, parts alone"
 POLYGRAPHY: Final = "Polygraphy"
 ALLCLOSE: Final = "assert_allclose"
 OLIVE: Final = "Olive's rule"
+TOP1: Final = "top1"  # the figure of the top class
 PEERS: Final = (POLYGRAPHY, ALLCLOSE, OLIVE)
 
 
@@ -38,6 +38,7 @@ class Verdicts(NamedTuple):
 
     whole: Verdict
     parts: Verdict
+    figure: str  # by which the whole fails
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,14 @@ class Ours:
 
         It is unknown if a part is not judged, or, with a `focus` (axis and index), if that part is not.
         """
-        whole: Verdict = "fails" if _differs(want, have, precision) else "agrees"
+        figure = _find_figure(want, have, precision)
+        whole: Verdict = "fails" if figure else "agrees"
         if any(one.shape != other.shape for one, other in zip(want, have, strict=True)):
-            return Verdicts(whole, whole)
+            return Verdicts(whole, whole, figure)
         parts, allowed = self.parts[precision], DEFAULTS[precision]
         judge = _judge_parts(parts, output, want, have)
         if judge.find_fault(output, allowed):
-            return Verdicts(whole, "fails")
+            return Verdicts(whole, "fails", figure)
         if focus is not None and focus[0] != WHOLE:
             axis, index = focus
             judge = _judge_parts(
@@ -72,16 +74,23 @@ class Ours:
                 output,
                 *([np.take(array, [index], axis) for array in arrays] for arrays in (want, have)),
             )
-        return Verdicts(whole, "unknown" if judge.find_unjudged(output, allowed) else "agrees")
+        unjudged = judge.find_unjudged(output, allowed)
+        return Verdicts(whole, "unknown" if unjudged else "agrees", figure)
 
 
-def _differs(want: Arrays, have: Arrays, precision: str) -> bool:
+def _find_figure(want: Arrays, have: Arrays, precision: str) -> str:
+    """Return the figure by which the whole fails in some sample, that of the top class only if there is no other."""
     allowed = DEFAULTS[precision]
     largest = max((largest_of(array, None) for array in want), default=0.0)
-    return any(
-        difference(one, other, allowed, None, largest) is not None
+    figures = [
+        wrong.figure
         for one, other in zip(want, have, strict=True)
-    )
+        if (
+            wrong := form_fault(one, other, None)
+            or fault(measure(one, other, allowed, None, largest), allowed)
+        )
+    ]
+    return next((figure for figure in figures if figure != TOP1), figures[0] if figures else "")
 
 
 def _judge_parts(parts: Parts, output: str, want: Arrays, have: Arrays) -> PartsJudge:

@@ -134,7 +134,7 @@ def _find_moving(parts: Parts, output: str) -> list[tuple[int, list[int]]]:
 def _judge_lie(lie: lies.Lie, right: list[Array], ours: Ours) -> JudgedLie:
     wrong = lies.tell(lie, right)
     assert wrong is not None  # noqa: S101 - as planned
-    verdicts: dict[str, tuple[str, str]] = {
+    verdicts: dict[str, tuple[str, str, str]] = {
         precision: ours.judge(lie.output, right, wrong, precision, (lie.axis, lie.index))
         for precision in PRECISIONS
     }

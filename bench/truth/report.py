@@ -137,7 +137,34 @@ def constants(cases: Sequence[CaseResult]) -> str:
                 )
     heading = ("model", "precision", "output, axis", "moving", "worst r/s 50 90 99 100%", "e/s")
     return "\n\n".join(
-        [table(heading, rows), *(_sweep(cases, precision) for precision in PRECISIONS)]
+        [
+            table(heading, rows),
+            _list_figures(cases),
+            *(_sweep(cases, precision) for precision in PRECISIONS),
+        ]
+    )
+
+
+def _list_figures(cases: Sequence[CaseResult]) -> str:
+    """Return by which figure of the whole lies are detected, and honest artefacts fail, that their parts do not."""
+    rows = []
+    for precision in PRECISIONS:
+        said = [item.verdicts[precision] for case in cases for item in case.lies]
+        honest = [
+            verdict
+            for case in cases
+            for row in case.variants
+            if row.precision == precision
+            for verdict in row.verdicts.values()
+        ]
+        for figure in sorted({verdict[2] for verdict in (*said, *honest) if verdict[2]}):
+            alone = [
+                sum(verdict[2] == figure and verdict[1] != "fails" for verdict in verdicts)
+                for verdicts in (said, honest)
+            ]
+            rows.append((precision, figure, *map(str, alone)))
+    return table(
+        ("precision", "figure", "lies that only it detects", "false alarms only by it"), rows
     )
 
 

@@ -21,7 +21,7 @@ class JudgedLie:
     """A lie, and whether the comparators find it."""
 
     lie: Lie
-    verdicts: dict[str, tuple[str, str]]  # ours by precision: of the whole, of parts
+    verdicts: dict[str, tuple[str, str, str]]  # ours by precision, see `Verdicts`
     rungs: dict[str, int]  # peers'
     rounding: dict[str, float] = field(
         default_factory=dict
@@ -59,7 +59,7 @@ class JudgedVariant:
     refused: str = ""  # why it has no outputs
     share: float | None = None  # in which its results are the source's
     honest: bool = False
-    verdicts: dict[str, tuple[str, str]] = field(default_factory=dict)  # ours, by output
+    verdicts: dict[str, tuple[str, str, str]] = field(default_factory=dict)  # ours, by output
     rungs: dict[str, int] = field(default_factory=dict)  # peers', of the worst output
     parts: int = 0
     unknown: int = 0  # of them
@@ -222,8 +222,8 @@ def _find_worst(verdicts: Iterable[str]) -> str:
     return max(verdicts, key=("agrees", "unknown", "fails").index, default="agrees")
 
 
-_OURS: Final[dict[str, Callable[[tuple[str, str]], str]]] = {
-    OURS: _find_worst,
+_OURS: Final[dict[str, Callable[[tuple[str, str, str]], str]]] = {
+    OURS: lambda said: _find_worst(said[:2]),
     PARTS: lambda said: said[1],
     WHOLES: lambda said: said[0],
 }

@@ -223,16 +223,16 @@ def ours(error: float) -> Ours:
 def test_ours_finds_what_the_whole_hides() -> None:
     wrong = tell(lie("zero", index=3), outputs())
     assert wrong is not None
-    assert ours(0.001).judge("y", outputs(), wrong, "FP32", (2, 3)) == ("agrees", "fails")
-    assert ours(0.001).judge("y", outputs(), outputs(), "FP32", (2, 3)) == ("agrees", "agrees")
+    assert ours(0.001).judge("y", outputs(), wrong, "FP32", (2, 3)) == ("agrees", "fails", "")
+    assert ours(0.001).judge("y", outputs(), outputs(), "FP32", (2, 3)) == ("agrees", "agrees", "")
 
 
 def test_ours_does_not_know_where_rounding_is_as_large_as_a_lie() -> None:
     wrong = tell(lie("noise 20%", index=3), outputs())
     assert wrong is not None
-    assert ours(0.2).judge("y", outputs(), wrong, "FP32", (2, 3)) == ("agrees", "unknown")
-    assert ours(0.2).judge("y", outputs(), wrong, "FP32", (2, 2)) == ("agrees", "agrees")
-    assert ours(0.2).judge("y", outputs(), wrong, "FP32") == ("agrees", "unknown")
+    assert ours(0.2).judge("y", outputs(), wrong, "FP32", (2, 3)) == ("agrees", "unknown", "")
+    assert ours(0.2).judge("y", outputs(), wrong, "FP32", (2, 2)) == ("agrees", "agrees", "")
+    assert ours(0.2).judge("y", outputs(), wrong, "FP32") == ("agrees", "unknown", "")
 
 
 def test_constants_that_are_tried_include_those_of_the_product() -> None:
@@ -249,8 +249,8 @@ def make_case() -> CaseResult:
             {ALLCLOSE: rung, OLIVE: rung},
         )
         for kind, share, said, rung in (
-            ("zero", 1.4, ("agrees", "fails"), 3),
-            ("x0.9", 0.14, ("agrees", "agrees"), 1),
+            ("zero", 1.4, ("agrees", "fails", ""), 3),
+            ("x0.9", 0.14, ("agrees", "agrees", ""), 1),
         )
     ]
     variants = [
@@ -260,8 +260,8 @@ def make_case() -> CaseResult:
             parts=10, unknown=1,
         )
         for name, share, said, rung in (
-            ("one", 1.0, ("agrees", "agrees"), 0), ("two", 1.0, ("fails", "fails"), 2),
-            ("three", 1.0, ("agrees", "unknown"), 4), ("four", 0.5, ("agrees", "agrees"), 9),
+            ("one", 1.0, ("agrees", "agrees", ""), 0), ("two", 1.0, ("fails", "fails", "top1"), 2),
+            ("three", 1.0, ("agrees", "unknown", ""), 4), ("four", 0.5, ("agrees", "agrees", ""), 9),
         )
     ]  # fmt: skip
     counts = {precision: {"all": 10, "moving": 9, "coarse": 1} for precision in PRECISIONS}
