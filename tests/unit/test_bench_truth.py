@@ -10,7 +10,7 @@ import onnx
 import pytest
 from enginewright_runtime.proof.parity import parts
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from bench.truth import judging, lies, results, tasks
 from bench.truth.cases import CASES, QUICK, suppress_inside
@@ -38,6 +38,7 @@ from bench.truth.results import (
 )  # fmt: skip
 from bench.truth.targets import judge, list_misses
 from bench.truth.tasks import Box
+from bench.truth.weights import round_array, round_weights
 
 Array = NDArray[Any]
 
@@ -210,6 +211,34 @@ def test_the_rules_of_peers_look_at_the_worst_element() -> None:
     assert judge_by_rules(right, off) == {ALLCLOSE: 0, OLIVE: 2}
     for wrong in (np.array([1.0, np.nan], np.float32), np.array([1.0], np.float32)):
         assert judge_by_rules(right, [wrong]) == {ALLCLOSE: RUNGS, OLIVE: RUNGS}
+
+
+@pytest.mark.parametrize(
+    ("precision", "error"), [("FP16", 2**-11), ("BF16", 2**-8), ("INT8", 1 / 254), ("FP8", 2**-4)]
+)
+def test_weights_are_rounded_by_channel(precision: str, error: float) -> None:
+    weight = (
+        np.random.default_rng(1).uniform(0.5, 1, (6, 4)) * [[1e3], [1], [1e-3], [1], [1], [0]]
+    ).astype(np.float32)
+    rounded = round_array(weight, precision, (1,))
+    relative = np.abs(rounded - weight)[:5] / weight[:5].max(1, keepdims=True)
+    assert 0 < relative.max() <= error * 1.01
+    assert not rounded[5].any()
+
+
+def test_only_weights_of_products_are_rounded() -> None:
+    weight = np.full((4, 4), 1 + 2**-12, np.float32)
+    tensors = [numpy_helper.from_array(weight, name) for name in ("w", "v")]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Add", ["h", "v"], ["y"]),
+    ]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4]) for name in "xy"]
+    model = helper.make_model(helper.make_graph(nodes, "g", values[:1], values[1:], tensors))
+    round_weights(model, "FP16")
+    first, second = map(numpy_helper.to_array, model.graph.initializer)
+    np.testing.assert_array_equal(first, np.ones((4, 4), np.float32))
+    np.testing.assert_array_equal(second, weight)
 
 
 def ours(error: float) -> Ours:
