@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from importlib.metadata import version
@@ -48,14 +49,15 @@ def main() -> int:
     find_packages()  # before processes do it at the same time
     if not options.again:
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            list(pool.map(lambda name: _judge(name, options.slices), names))
+            further = [judging.CONSTANTS] if options.constants else []
+            list(pool.map(lambda name: _judge(name, options.slices, further), names))
     cases = [_read(name) for name in names if (_WORK / name / "judged.json").exists()]
     about = _about() | {"seconds": round(time.monotonic() - began)}
     results = sum_up(about, cases, absent)
     problems = targets.list_misses(results)
     failed = sorted(set(names) - {case.name for case in cases})
-    further = [report.constants(cases)] if options.constants else []
-    print(report.text(results), *further, *problems, sep="\n\n")
+    tried = [report.constants(cases)] if options.constants else []
+    print(report.text(results), *tried, *problems, sep="\n\n")
     print(*(f"FAILED {name}: no results" for name in failed), sep="\n")
     whole = not (options.quick or options.models or absent or failed or options.again)
     document = json.dumps(asdict(results), indent=1, ensure_ascii=False)
@@ -79,7 +81,7 @@ def _install() -> dict[str, str]:
     return absent
 
 
-def _judge(name: str, most: int) -> None:
+def _judge(name: str, most: int, further: Sequence[str]) -> None:
     """Judge a case in a process; what it says goes to a file."""
     folder = _WORK / name
     shutil.rmtree(folder, ignore_errors=True)
@@ -87,7 +89,7 @@ def _judge(name: str, most: int) -> None:
     began = time.monotonic()
     with (folder / "log").open("wb") as log:
         done = subprocess.run(
-            [sys.executable, "-m", judging.__name__, name, str(folder), str(most)],
+            [sys.executable, "-m", judging.__name__, name, str(folder), str(most), *further],
             stdout=log,
             stderr=log,
             check=False,

@@ -1,6 +1,7 @@
 """Judges the lies about one model, and the artefacts that may serve instead of it, in a process of its own.
 
-Run as a program with the name of a case, a folder and a number of slices, it writes `judged.json` there.
+Run as a program with the name of a case, a folder, a number of slices, and "constants" if others are to be
+tried too, it writes `judged.json` there.
 """
 
 import json
@@ -32,14 +33,15 @@ Samples = Mapping[str, list[Array]]  # float outputs, by sample
 
 # constants of the rule on parts that are tried beside those of the product
 SHARES: Final = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
-RATIOS: Final = (2.0, 3.0, 4.0, 6.0, 8.0)
+RATIOS: Final = (2.0, 3.0, 4.0, 6.0)
 _RATIO: Final = 3.0  # the product's
+CONSTANTS: Final = "constants"  # the argument
 _QUANTILES: Final = (0.5, 0.9, 0.99, 1.0)
 _LARGEST: Final = 1e30  # of a rounding error that is not known
 _TYPES: Final = {"tensor(float)": "float32", "tensor(int64)": "int64", "tensor(double)": "float64"}
 
 
-def judge_case(case: Case, folder: Path, most: int) -> CaseResult:
+def judge_case(case: Case, folder: Path, most: int, *, constants: bool) -> CaseResult:
     """Make the artefacts, decide which are honest, and have all comparators judge them and the lies."""
     began = time.monotonic()
     session = cases.load(case.model)
@@ -63,7 +65,7 @@ def judge_case(case: Case, folder: Path, most: int) -> CaseResult:
         if row.honest
     }
     for index, have in honest.items():
-        _judge_variant(rows[index], right, have, ours)
+        _judge_variant(rows[index], right, have, ours, constants=constants)
     mine = time.monotonic()
     for name, verdicts in peer.judge(folder, right, told, honest).items():
         for item, rung in zip(judged, verdicts.lies, strict=True):
@@ -147,7 +149,9 @@ def _judge_lie(lie: lies.Lie, right: list[Array], ours: Ours) -> JudgedLie:
     return JudgedLie(lie, verdicts, judge_by_rules(right, wrong), rounding)
 
 
-def _judge_variant(row: JudgedVariant, right: Samples, have: Samples, ours: Ours) -> None:
+def _judge_variant(
+    row: JudgedVariant, right: Samples, have: Samples, ours: Ours, *, constants: bool
+) -> None:
     """Add what the comparators say to a row."""
     row.verdicts = {
         output: ours.judge(output, arrays, have[output], row.precision)
@@ -167,12 +171,10 @@ def _judge_variant(row: JudgedVariant, right: Samples, have: Samples, ours: Ours
         for output, arrays in same.items()
         for item in _measure_spreads(parts, output, arrays, have[output])
     ]
-    row.constants = _try_constants(parts, same, have, row.precision)
-    row.unknown = next(
-        item.unknown
-        for item in row.constants
-        if (item.share, item.ratio) == (DEFAULTS[row.precision].part, _RATIO)
-    )
+    own = DEFAULTS[row.precision].part or 0.0
+    row.unknown = _try_constants(parts, same, have, row.precision, (_RATIO,), (own,))[0].unknown
+    if constants:
+        row.constants = _try_constants(parts, same, have, row.precision, RATIOS, SHARES)
 
 
 def _measure_spreads(
@@ -200,10 +202,17 @@ def _measure_spreads(
     return measured
 
 
-def _try_constants(parts: Parts, right: Samples, have: Samples, precision: str) -> list[Constants]:
-    """Return what other constants would say: another ratio is the product's on a scaled error of rounding."""
+def _try_constants(
+    parts: Parts,
+    right: Samples,
+    have: Samples,
+    precision: str,
+    ratios: Sequence[float],
+    shares: Sequence[float],
+) -> list[Constants]:
+    """Return what these constants say: another ratio is the product's on a scaled error of rounding."""
     tried = []
-    for ratio in RATIOS:
+    for ratio in ratios:
         judge = PartsJudge(
             {
                 output: tuple(replace(item, error=item.error * ratio / _RATIO) for item in items)
@@ -213,7 +222,7 @@ def _try_constants(parts: Parts, right: Samples, have: Samples, precision: str) 
         for output, arrays in right.items():
             for number, (one, other) in enumerate(zip(arrays, have[output], strict=True)):
                 judge.add(str(number), output, one, other, one.dtype.name)
-        for share in SHARES:
+        for share in shares:
             allowed = replace(DEFAULTS[precision], part=share)
             fails = any(judge.find_fault(output, allowed) is not None for output in right)
             unjudged = [item for output in right for item in judge.find_unjudged(output, allowed)]
@@ -239,8 +248,9 @@ def _count_parts(parts: Parts, precision: str) -> dict[str, int]:
 def main() -> None:
     """Judge one case."""
     name, folder, most = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    constants = sys.argv[4:] == [CONSTANTS]
     folder.mkdir(parents=True, exist_ok=True)
-    result = judge_case(cases.build(name, folder), folder, most)
+    result = judge_case(cases.build(name, folder), folder, most, constants=constants)
     (folder / "judged.json").write_text(json.dumps(asdict(result)))
 
 
