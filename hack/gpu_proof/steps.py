@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import onnx
+
 from hack.gpu_proof.pod import Pod, StepError
 
 Figures = dict[str, Any]
@@ -82,6 +84,12 @@ class Context:
 
     def prepare(self, pod: Pod, model: Path, **fields: Any) -> str:  # noqa: ANN401 - JSON
         """Prepare a model by the stages; return its key."""
+        if (
+            "precision" in fields
+        ):  # the samples are generated: what they do not show is not the question
+            graph = onnx.load(model, load_external_data=False).graph
+            names = [value.name for value in graph.output]
+            fields["outputs"] = [{"name": name, "accept_unjudged": True} for name in names]
         ended = pod.prepare(pod.put(model), self.recipe(**fields))
         if ended.code and "precision" in fields and ended.reason in _PRECISION_REASONS:
             raise RefusedError(f"{ended.reason}: {ended.message}")

@@ -60,7 +60,7 @@ def tolerances() -> str:
     """Return the tolerances of outputs, by precision."""
     heading = (
         *("", "share of elements", "within, of value + largest", "all within, of largest more"),
-        *("cosine", "top-1", "integers, booleans, strings equal", "zero"),
+        *("cosine", "top-1", "part, of spread", "integers, booleans, strings equal", "zero"),
     )
     named = {**TOLERANCES, "FP32, converted against source": ROUNDING}
     return table(heading, (_tolerance(name, item) for name, item in named.items()))
@@ -74,6 +74,7 @@ def _tolerance(name: str, tolerance: Tolerance) -> Sequence[str]:
         _percent(tolerance.outlier_size),
         f"{tolerance.cosine:g}",
         _percent(tolerance.top1 or 0),
+        _percent(tolerance.part or 0),
         _percent(1 - tolerance.unequal),
         f"{tolerance.zero_atol:g}",
     )
@@ -121,7 +122,7 @@ def server_limits() -> str:
         ("elements of an output in typed contents", f"{TYPED_ELEMENTS:,}; more only raw"),
         (
             "bytes of requests that have arrived, until they are answered, and of responses until they are read",
-            f"{mebibytes(limits.inflight_bytes)}, or four of the largest; beyond that, transfers below {SLOW_RATE // 1024} KiB/s are closed, slowest first; then 503",
+            f"{mebibytes(limits.inflight_bytes)}, or four of the largest; small requests find up to a sixteenth more, less their own size; beyond that, transfers below {SLOW_RATE // 1024} KiB/s are closed, slowest first; then 503",
         ),
         (
             "bytes of unfinished messages that one gRPC connection announces",

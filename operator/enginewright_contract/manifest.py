@@ -61,9 +61,7 @@ class UnjudgedParts(Message):
         """Return the parts in words, such as "2 of 84 indices of axis 1 (4, 7) of output 'dets'"."""
         more = ", …" if self.count > len(self.indices) else ""
         listed = ", ".join(map(str, self.indices))
-        return (
-            f"{self.count} of {self.of} indices of axis {self.axis} ({listed}{more}) of output {output!r}"
-        )
+        return f"{self.count} of {self.of} indices of axis {self.axis} ({listed}{more}) of output {output!r}"
 
 
 class OutputParity(Message):
@@ -231,6 +229,7 @@ class Manifest(Message):
     profiles: tuple[ShapeProfile, ...] = ()
     source_opset: int | None = None
     precision: str | None = None  # of the weights and activations, if not the source's own
+    source_precision: str | None = None  # the source's own; earlier versions have none
     # The highest level of ONNX Runtime's graph optimizations at which the outputs were right: ALL,
     # EXTENDED, BASIC or DISABLE; by default the highest at which it loads
     graph_optimization: str | None = None
@@ -244,3 +243,8 @@ class Manifest(Message):
     # With steps, `inputs` and `outputs` are the model's own, and `signature` is what clients see
     steps: tuple[ProcessingStep, ...] = ()
     engine: EngineInfo | None = None  # unless it is a prepared model
+
+    @property
+    def served_precision(self) -> str | None:
+        """The precision that serves, by which outputs are judged."""
+        return self.precision or self.source_precision

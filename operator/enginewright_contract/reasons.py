@@ -177,9 +177,9 @@ class Reason(StrEnum):
         "compare the outputs with those of the exporting framework; widen spec.parity only if the drift is acceptable",
     )
     NOTHING_COMPARED = Row(
-        "NothingCompared",  # all outputs are empty, or vary and their distribution is not known
+        "NothingCompared",  # all outputs are empty or not finite, or vary and their distribution is not known
         Facets(Fault.MODEL, Repeats.EVERYWHERE, placement=False, other_backend=False),
-        "if outputs are empty in all golden samples, set spec.parity.samples to inputs for which they have elements; otherwise export with at least one output that is the same in every run: take random numbers as an input, or leave them out",
+        "if outputs are empty, NaN or infinite in all golden samples, set spec.parity.samples to inputs for which they have finite elements; otherwise export with at least one output that is the same in every run: take random numbers as an input, or leave them out",
     )
     PARITY_UNKNOWN = Row(
         "ParityUnknown",  # nothing is wrong, but the samples do not show some parts of an output

@@ -26,6 +26,7 @@ class Scheme:
     # names of all variables that credentials and endpoints are taken from begin so
     variable_prefixes: tuple[str, ...] = ()
     is_bucket: bool = False  # models, data and the store may be in it
+    bucket: str = "bucket"  # as its provider calls one
     is_mounted: bool = False  # a volume of the pod instead of a server
     # credentials are the provider's, for all its buckets or repositories; else they are one host's
     is_provider_wide: bool = False
@@ -45,13 +46,6 @@ HTTPS: Final = Scheme(
     name="https",
     form="https://HOST/PATH",
     keys=_HTTP_KEYS,
-    rules=(
-        AddressRule(
-            "!self.matches('^https?://[^/]*@')",
-            "keep credentials out of the URI, which is not secret: put them into a Secret and name it in"
-            " secretRef",
-        ),
-    ),
 )
 HTTP: Final = Scheme(name="http", form="http://HOST/PATH", keys=_HTTP_KEYS)
 S3: Final = Scheme(
@@ -75,6 +69,7 @@ GS: Final = Scheme(
 AZ: Final = Scheme(
     name="az",
     form="az://CONTAINER/PATH",
+    bucket="container",
     keys="AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN,"
     " or AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET",
     variables="AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN",

@@ -15,7 +15,7 @@ class Unjudged:
     """The outputs of an artefact with such parts, each once."""
 
     precision: str | None  # of the artefact, unless it is the source's own
-    refused: tuple[OutputParity, ...] = ()  # which nobody accepts
+    unaccepted: tuple[OutputParity, ...] = ()  # which the recipe does not accept
     accepted: tuple[OutputParity, ...] = ()  # by `spec.parity.outputs`
 
     @classmethod
@@ -41,14 +41,9 @@ class Unjudged:
         return cls.find((*engine, *manifest.parity), manifest.recipe, manifest.precision)
 
     @property
-    def count(self) -> int:
-        """Return the number of parts that nobody accepts."""
-        return sum(part.count for output in self.refused for part in output.unjudged)
-
-    @property
     def cause(self) -> str:
-        """Return which parts nobody accepts, in one sentence; "" if there are none."""
-        return self._describe(self.refused)
+        """Return which parts are not accepted, in one sentence; "" if there are none."""
+        return self._describe(self.unaccepted)
 
     @property
     def note(self) -> str:
@@ -65,6 +60,4 @@ class Unjudged:
         if (more := len(outputs) - _NAMED) > 0:
             named.append(f"parts of {more} more output{'' if more == 1 else 's'}")
         precision = f" in {self.precision}" if self.precision else ""
-        return (
-            f"{' and '.join(named)} do not vary enough on the golden samples to be judged{precision}"
-        )
+        return f"{' and '.join(named)} do not vary enough on the golden samples to be judged{precision}"

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from enginewright_contract.facts import ExamineFacts, RequestAnswer
+from enginewright_contract.images import DEVICE_BACKENDS
 from enginewright_contract.manifest import MANIFEST_NAME, Manifest
 from enginewright_contract.report import StageReport
 from enginewright_contract.task import EXAMINE_STAGE, TASK_VARIABLE, ServeTask
 from enginewright_runtime.core import logs
 from enginewright_runtime.core.isolation import Call, Limits
-from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.proof.latency.comparing import measure
 from enginewright_runtime.proof.promise import judge
@@ -57,7 +57,7 @@ def run(task: ServeTask, paths: Paths, request: Path | None) -> StageReport:
 
 
 def _answer(task: ServeTask, artifact: Path, request: Path) -> RequestAnswer:
-    limits = Limits(seconds=_ANSWER_SECONDS, memory_bytes=memory_of_child())
+    limits = Limits.of_model(_ANSWER_SECONDS, on_device=task.backend in DEVICE_BACKENDS)
     doing = f"answering the request on backend {task.backend}"
     return Call(one_request.answer, doing, limits).run(task, artifact, request)
 

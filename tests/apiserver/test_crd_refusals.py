@@ -182,6 +182,9 @@ BAD_MODELS = [
             'Duplicate value: {"input":"x"}': {"shapes[1]": [shape() * 2]},
             TOLERANCE: {"parity.rtol": ["-0.1"], "parity.atol": ["small"]},
             "must be of type string": {"parity.rtol": [0.01]},
+            "must be of type boolean": {
+                "parity.outputs[0].acceptUnjudged": [[{"name": "y", "acceptUnjudged": "yes"}]],
+            },
             ONCE: {"backends": [["cpu", "openvino", "cpu"]]},
             'supported values: "tensorrt", "tensorrt-rtx", "cuda", "openvino", "cpu"': {
                 "backends[0]": [["gpu"]],
@@ -279,7 +282,10 @@ BAD_MODELS = [
                 "source.uri": ["pvc://models/../other/model.onnx"],
             },
             "put them into a Secret and name it in secretRef": {
-                "source.uri": ["https://me:secret@host/model.onnx"],
+                "source.uri": [
+                    f"{scheme}://me:secret@host/model.onnx"
+                    for scheme in ("https", "http", "s3", "gs", "az", "hf", "oci")
+                ],
             },
             "input x: write sizes with min <= opt <= max in every dimension": {
                 "shapes[0]": [shape(min=[9, 3]), shape(opt=[8, 4])],

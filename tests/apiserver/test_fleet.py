@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 from enginewright.manifests.labels import MODEL, ROLLOUT_ORDER
 
-from tests.apiserver.world import GOOD, PUBLISHED, REFUSED, World, model, set_up
+from tests.apiserver.world import GOOD, PUBLISHED, UNJUDGED, World, model, set_up
 from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
 from tests.support.operator_process import CPU_IMAGE, OperatorProcess
@@ -61,7 +61,7 @@ class Fleet(World):
                 name = job["metadata"]["name"]
                 fails = job["metadata"]["labels"][MODEL] == refused
                 pod = played.start_pod(self.user, job)
-                played.run_stages(self.user, pod, REFUSED if fails else _good(name))
+                played.run_stages(self.user, pod, UNJUDGED if fails else _good(name))
                 (played.fail_job if fails else played.complete_job)(self.user, name)
             for entry in self.user.items("deployments"):
                 if entry.get("status", {}).get("observedGeneration") != _generation(entry):
@@ -129,7 +129,8 @@ def test_models_move_model_by_model_over_a_restart(fleet: Fleet) -> None:
         assert images.pop(REFUSING) == CPU_IMAGE
         assert set(images.values()) == {NEW_IMAGE}
         kept = fleet.images()[REFUSING]
-        assert (kept["reason"], kept["image"]) == ("OpsetUnsupported", CPU_IMAGE)
+        assert (kept["reason"], kept["image"]) == ("ParityUnknown", CPU_IMAGE)
+        assert UNJUDGED["quantize"]["message"] in kept["message"]
         shown = fleet.user.kubectl("get", "im", REFUSING, "--output", "wide").splitlines()
         head, row = (line.split() for line in shown)
         assert head[-3:] == ["IMAGE", "MOVE", "CHOICE"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from enginewright.manifests.snapshot import Revision
 from enginewright.plan.prepare.signature import describe_signature
-from enginewright_contract.task import PREPARE_STAGES
+from enginewright_contract.task import PREPARE_STAGES, OutputTolerance, PrepareTask
 
 from tests.apiserver.world import (
     DIGEST,
@@ -20,9 +20,11 @@ from tests.apiserver.world import (
     PUBLISHED,
     REFUSED,
     SIGNATURE,
+    UNJUDGED,
     World,
     accelerator_class,
     model,
+    task_of,
 )
 from tests.e2e.harness import eventually
 from tests.support import simulated_cluster as played
@@ -180,6 +182,35 @@ def test_a_refused_update_leaves_what_serves(world: World) -> None:
         assert after["metadata"]["generation"] == before["metadata"]["generation"]
         world.user.kubectl("scale", f"im/{MODEL}", "--replicas=2")
         eventually(lambda: replicas_of(world) == 2, 20, "scaling of what serves", interval=0.1)
+
+
+def test_precision_that_samples_do_not_judge_is_refused_until_the_spec_accepts_it(
+    world: World,
+) -> None:
+    asked = model()
+    asked["spec"]["precision"] = "INT8"
+    with world.operator() as operator:
+        world.bring_up(operator)
+        before = world.user.get("deployment", f"{MODEL}-cpu")
+        world.user.apply(asked)
+        world.prepare(UNJUDGED, count=2)
+        ready = world.user.wait_condition(MODEL, "Ready", "False", "ParityUnknown", 20)
+        assert UNJUDGED["quantize"]["message"] in ready["message"]
+        assert ready["message"].endswith("keeps serving")
+        assert world.user.condition(MODEL, "Stalled")["status"] == "True"
+        operator.wait_quiet()
+        assert len(world.jobs("prepare")) == 2, "what cannot succeed is not repeated"
+        after = world.user.get("deployment", f"{MODEL}-cpu")
+        assert after["metadata"]["generation"] == before["metadata"]["generation"]
+
+        asked["spec"]["parity"] = {"outputs": [{"name": "dets", "acceptUnjudged": True}]}
+        world.user.apply(asked)
+        (container,) = world.job("prepare", 3)["spec"]["template"]["spec"]["containers"]
+        outputs = PrepareTask.model_validate_json(task_of(container)).recipe.outputs
+        assert outputs == (OutputTolerance(name="dets", accept_unjudged=True),)
+        other = {**PUBLISHED, "key": "ef" * 32, "precision": "INT8"}
+        world.prepare(GOOD | {"publish": {"ok": True, "published": other}}, count=3)
+        world.user.wait_condition(MODEL, "Validated", "True", "Prepared", 20)
 
 
 # event: Operator | the operator is killed, at any point | all pods | nothing

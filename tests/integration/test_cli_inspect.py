@@ -101,6 +101,18 @@ def test_the_optimization_level_of_the_recipe_is_shown(copy: Path) -> None:
     assert read(str(copy))["engine"]["optimization_level"] == 0
 
 
+def test_parts_that_the_samples_do_not_judge_are_shown(copy: Path) -> None:
+    path = copy / "manifest.json"
+    manifest = json.loads(path.read_text())
+    parts = {"axis": 1, "indices": [4], "count": 1, "of": 84}
+    compared = {"name": "dets", "compared_with": "prepared", "unjudged": [parts]}
+    manifest["engine"]["parity"] = [compared]
+    path.write_text(json.dumps(manifest))
+    shown = " ".join(run(str(copy))[0].split())
+    assert "not judged 1 of 84 indices of axis 1 (4) of output 'dets' do not vary enough" in shown
+    assert read(str(copy))["engine"]["unjudged"].startswith("1 of 84 indices")
+
+
 def test_files_of_an_artefact_alone(artifact: Path, tmp_path: Path) -> None:
     engine = artifact / "model/part-0.engine"
     report = read(str(engine), "--compute-capability", "8.9")

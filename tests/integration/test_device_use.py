@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from enginewright_runtime.core.nvml import device_names
 from enginewright_runtime.core.nvml_use import DeviceMeter, DeviceUse
 from enginewright_serving.server.observe import device_use
 from enginewright_serving.server.observe.device_use import DeviceMetrics, DeviceSampler
@@ -15,6 +16,7 @@ from tests.support.optional import present
 from tests.support.waiting import until
 
 NVML = """
+#include <stdio.h>
 #include <unistd.h>
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned gpu, memory; } Utilization;
@@ -22,6 +24,9 @@ typedef struct { unsigned gpu, memory; } Utilization;
 #define SLICE ((void *)0x51)
 int nvmlInit_v2(void) { return NO_DRIVER; }
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = DEVICES; return 0; }
+int nvmlDeviceGetName(void *device, char *name, unsigned size) {
+    snprintf(name, size, "NVIDIA H100"); return device != GPU;
+}
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = GPU; return index; }
 int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending) {
     *current = SLICES > 0; *pending = 7; return device != GPU || SLICES < 0 ? 3 : 0;
@@ -66,6 +71,21 @@ def test_utilization_of_a_device(differs: dict[str, int], use: DeviceUse, tmp_pa
 )
 def test_nothing_is_reported_of_an_unknown_device(differs: dict[str, int], tmp_path: Path) -> None:
     assert DeviceMeter.open(nvml(tmp_path, **differs)) is None
+
+
+@pytest.mark.parametrize(
+    ("differs", "names"),
+    [
+        ({}, ["NVIDIA H100"]),
+        ({"DEVICES": 2}, ["NVIDIA H100", "device 1"]),
+        ({"DEVICES": 0}, []),
+        ({"NO_DRIVER": 9}, []),
+    ],
+)
+def test_names_of_devices(differs: dict[str, int], names: list[str], tmp_path: Path) -> None:
+    assert device_names(nvml(tmp_path, **differs)) == names
+    assert device_names("libnvidia-ml-that-is-nowhere.so.1") == []
+    assert device_names("libc.so.6") == []
 
 
 def test_nothing_is_reported_without_nvml() -> None:

@@ -131,6 +131,34 @@ def test_values_come_from_comparisons_in_the_graph(tmp_path: Path) -> None:
         assert (rate.input, rate.low, rate.high) == ("sr", 16000, 16000)
 
 
+def build_sized(operator: str) -> ModelProto:
+    """Return a model that an input tells the sizes of its output."""
+    return parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[batch, 16] x, int64[2] sizes) => (float[a, b] y) {{
+        same = Identity(sizes) y = {operator}(x, same) }}"""
+    )
+
+
+# fault: Shapes | the values of an input are sizes, and random ones do not fit | values with which the
+#   model runs | before the report
+@pytest.mark.parametrize(("operator", "value"), [("Reshape", 0), ("Expand", None)])
+def test_values_that_are_sizes_fit_the_other_inputs(
+    operator: str, value: int | None, place: Workplace
+) -> None:
+    """Those of Reshape are zeros, which keep its input's sizes; Expand takes what many models do."""
+    model = build_sized(operator)
+    _, sizes = profiles_of(discover_here(place.root / "m.onnx", model, "cpu"))
+    assert (sizes.input, sizes.low, sizes.high) == ("sizes", value, value)
+    completed = place.complete(place.task(place.put("model.onnx", model)))
+    assert completed.published.golden_output_bytes
+
+
+def test_an_engine_is_built_for_no_values_that_the_user_has_not_declared(tmp_path: Path) -> None:
+    answer = discover_here(tmp_path / "m.onnx", build_sized("Reshape"))
+    assert all(profile.low is None for profile in profiles_of(answer))
+
+
 def test_samples_that_contradict_a_sum_end_no_search(tmp_path: Path) -> None:
     """A state of `past + seq` that is shorter than `seq` would have a negative past."""
     model = parser.parse_model(

@@ -13,9 +13,10 @@ from enginewright_contract.keys import engine_key
 from enginewright_contract.manifest import ArtifactFile, Manifest
 from enginewright_contract.task import EngineRecipe, EngineTask
 from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.core.pipeline import own_pipeline
 from enginewright_runtime.engine import lookup
 from enginewright_runtime.oci import layout
-from enginewright_runtime.store import ENGINE, Store
+from enginewright_runtime.store import ENGINE, Store, credit
 
 from tests.support import broken_models as broken
 from tests.support.containerd import containerd
@@ -251,6 +252,7 @@ def test_a_lookup_reports_the_image_of_an_engine(servers: SourceServers, tmp_pat
     fill_store(engines, tmp_path / "files", content, key=key, describe=describe)
     paths = replace(Paths.under(tmp_path), images=f"{servers.host('registry')}/team/engines")
     task = EngineTask(job="job-1", engine_key=key, prepared_key=KEY, recipe=recipe)
+    credit._give_credit(engines, present(engines.find(key)), own_pipeline())
     report = lookup.run(task, paths)
     assert report.engine is not None
     assert report.engine.image is not None

@@ -10,11 +10,11 @@ import pytest
 from enginewright_contract.manifest import MODEL_NAME
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.scoped.passes import PassResult
-from enginewright_runtime.prepare.quantize import half_rules
-from enginewright_runtime.prepare.quantize.half_rules import HALVES
 from enginewright_runtime.prepare.quantize.halves import Halves
 from enginewright_runtime.prepare.quantize.subject import SourceModel
 from enginewright_runtime.prepare.quantize.widening import widen
+from enginewright_runtime.proof.rounding import half_rules
+from enginewright_runtime.proof.rounding.half_rules import HALVES
 from onnx import ModelProto, TensorProto
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.transformers.float16 import convert_float_to_float16

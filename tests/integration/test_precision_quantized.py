@@ -223,7 +223,7 @@ def test_full_weights_are_wrong_without_vnni(tmp_path: Path) -> None:
     )
     files = (path, tmp_path / "x.npz", tmp_path / "y.npy")
     subprocess.run([*without_vnni(), "-c", program, *map(str, files)], check=True, timeout=TIMEOUT)
-    assert 1 - cosine(run(dense(), X)[0], np.load(tmp_path / "y.npy")) > 2e-3
+    assert 1 - cosine(run(dense(), X)[0], np.load(tmp_path / "y.npy")) > 5e-4
 
 
 def test_tensorrts_form_is_in_front_of_inputs_alone_and_symmetric(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What goes wrong around preflight: each time a sentence, exit code 2 or 1, and nothing left behind."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import onnx
 import pytest
 from enginewright_cli.preflight.stopping import stop_on_signals
 
@@ -17,8 +19,10 @@ from tests.support import broken_models as broken
 from tests.support.preflight_runs import Desk
 from tests.support.programs import run_program
 from tests.support.waiting import until
+from tests.unit.test_sources_archive import zip_files
 
 CPU = ("--target", "cpu")
+HEADER = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'  # of a safetensors file
 
 
 @pytest.fixture(scope="module")
@@ -245,6 +249,56 @@ def test_an_unreadable_path(desk: Desk, name: str, wording: str) -> None:
     done = desk.run(desk.root / name, *CPU)
     assert done.returncode == 2
     assert wording in " ".join((done.stderr + done.stdout).split())
+
+
+def write_others(folder: Path) -> dict[str, str]:
+    """Write what is given for a model, and is none; return how each is named."""
+    model = broken.relu().SerializeToString()
+    files: dict[str, tuple[bytes, str]] = {
+        "pointer.onnx": (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 1\n",
+            "it is a Git LFS pointer",
+        ),
+        "model.safetensors": (
+            len(HEADER).to_bytes(8, "little") + HEADER + bytes(4),
+            "it is a safetensors file",
+        ),
+        "model.plan": (b"ftrt" + bytes(60), "it is a serialized TensorRT engine"),
+        "model.pt": (zip_files({"m/data.pkl": b"x"}), "is a PyTorch checkpoint"),
+        "cut.onnx": (model[: len(model) // 2], "is not an ONNX model, or is truncated"),
+        "text.onnxtxt": (
+            onnx.printer.to_text(broken.relu()).encode(),
+            "it is an ONNX model in ONNX's text form",
+        ),
+        "model.tflite": (b"\x1c\0\0\0TFL3" + bytes(60), "it is a TensorFlow Lite model"),
+        "m.mlpackage/Data/com.apple.CoreML/model.mlmodel": (b"\x08\x07", "is a Core ML package"),
+        "saved/saved_model.pb": (b"\x08\x01", "is a TensorFlow SavedModel"),
+        "empty/readme.txt": (b"x", "has 0 .onnx files: none"),
+    }
+    for name, (content, _) in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return {name.partition("/")[0]: wording for name, (_, wording) in files.items()}
+
+
+def test_files_and_folders_that_are_no_models_are_named(desk: Desk) -> None:
+    wordings = write_others(desk.root)
+    code, reported = desk.run_json(*wordings, *CPU)
+    assert code == 2
+    causes = {model["source"]: model["findings"][0]["message"] for model in reported["models"]}
+    assert causes.keys() == wordings.keys()
+    assert {
+        name: wording for name, wording in wordings.items() if wording not in causes[name]
+    } == {}
+    remedies = [model["findings"][0]["remedy"] for model in reported["models"]]
+    assert all(remedies)
+    assert not [
+        remedy
+        for remedy in remedies
+        if re.search(r"pvc:|claim|accelerator class|secretRef", remedy)
+    ]
+    assert not [cause for cause in causes.values() if re.search(r"pvc:|claim", cause)]
 
 
 def test_a_path_of_spaces_and_signs(desk: Desk) -> None:

@@ -11,6 +11,8 @@ import pytest
 from enginewright_cli.formatting import visible
 from enginewright_cli.preflight.html.page import environment, page
 from enginewright_cli.preflight.outputs import Outputs
+from enginewright_cli.preflight.result import Parity
+from enginewright_contract.manifest import OutputParity, UnjudgedParts
 from hypothesis import given
 from hypothesis import strategies as st
 from playwright.sync_api import Browser
@@ -307,6 +309,18 @@ def test_text_is_never_markup(content: str, title: str) -> None:
     assert reader.tags == ["p"]
     assert reader.attributes == [("title", visible(title))]
     assert reader.text == visible(content)
+
+
+def test_parts_that_the_samples_do_not_judge_are_listed() -> None:
+    result = partial()
+    name, target = next(iter(result.targets.items()))
+    parts = UnjudgedParts(axis=1, indices=(4,), count=1, of=84)
+    compared = OutputParity(name=HOSTILE[0], compared_with="source", unjudged=(parts,))
+    parity = Parity(verdict="unknown", outputs=(compared,))
+    unproven = target.model_copy(update={"parity": parity, "engine": None})
+    text = page([result.model_copy(update={"targets": {name: unproven}})])
+    assert "Not judged, since the samples do not move them enough: 1 of 84 indices" in text
+    assert HOSTILE[0] not in text
 
 
 def test_several_models_stand_on_one_page(browser: Browser, tmp_path: Path) -> None:

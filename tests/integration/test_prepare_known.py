@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from enginewright_contract.report import Published
 from enginewright_contract.task import PREPARE_STAGES, PrepareTask
 
 from tests.support import broken_models as broken
-from tests.support.preparing import Outcome, Workplace, rename_artifact
+from tests.support.preparing import Outcome, Workplace, rename_artifact, replace_file
 
 PIPELINE = "1" * 64
 
@@ -168,3 +169,35 @@ def test_content_that_is_not_the_pinned_one_is_refused_first(place: Workplace) -
     last, outcome = place.prepare(task.model_copy(update={"pinned": {"model": "0" * 64}}))
     assert (last, outcome.report.reason) == ("fetch", "SourceChanged")
     place.complete(task)
+
+
+def leave_other_outputs(artifact: Path) -> None:
+    """Change the golden outputs as an earlier release may have computed them: the artefact is whole."""
+    with np.load(artifact / "golden/outputs.npz") as kept:
+        other = {name: kept[name] + 1 for name in kept.files}
+    buffer = BytesIO()
+    np.savez(buffer, **other)
+    replace_file(artifact, "golden/outputs.npz", buffer.getvalue())
+
+
+# fault: Store | what one release left under a key, or an import, passes for what another release has proved
+def test_what_another_image_prepared_is_replaced_by_what_is_proved(place: Workplace) -> None:
+    task = of_image(place.task(place.put("m.onnx", broken.relu())))
+    first = prepare_model(place, task)
+    artifact = place.root / "store/prepared" / first.key
+    proved = (artifact / "golden/outputs.npz").read_bytes()
+    leave_other_outputs(artifact)
+    other = of_image(task, "2" * 64)
+    outcomes = again(place, other)
+    assert not outcomes[-1].published.cached
+    assert (artifact / "golden/outputs.npz").read_bytes() == proved
+    assert is_known(again(place, other))
+
+
+def test_a_changed_artefact_is_not_the_one_that_has_passed(place: Workplace) -> None:
+    task = of_image(place.task(place.put("m.onnx", broken.relu())))
+    first = prepare_model(place, task)
+    leave_other_outputs(place.root / "store/prepared" / first.key)
+    outcomes = again(place, task)
+    assert outcomes[0].report.published is None
+    assert not outcomes[-1].published.cached

@@ -284,6 +284,29 @@ def test_a_field_that_does_not_fit_the_model_ends_the_server_with_what_there_is(
     assert "'states' as FP32[-1, -1, 5]" in failure.cause
 
 
+def test_vectors_that_follow_the_texts_length_are_an_error_that_says_so(tmp_path: Path) -> None:
+    """Where all golden samples have one length, which cannot show it."""
+    scores = parse_text(
+        """(int64["batch", "tokens"] input_ids, int64["batch", "tokens"] attention_mask)
+            => (float["batch", "tokens"] scores) <int64[1] last = {2}> {
+        tokens = Gather(table, input_ids)
+        scores = ReduceSum <keepdims = 0> (tokens, last) }""",
+        initializer("table", TABLE),
+    )
+    step = tokenizer(WORDS, ("input_ids", "attention_mask"))
+    samples = [feeds_of("good film"), feeds_of("bad film")]
+    task = with_steps(tmp_path, [step], scores, [], samples)
+    task = task.model_copy(update={"embeddings": EmbeddingsTask(pooling="None")})
+    with Server(tmp_path, task) as server:
+        assert "the vectors in output 'scores' are as long as the texts" in server.log()
+        assert vectors(ask(server, ["good film", "film good"])).shape == (2, 4)
+        answer = ask(server, ["good film", "good"])
+        assert answer.status == 500
+        wording = "the vector of this text has 3 dimensions, and others have 4"
+        assert wording in error(answer)["message"]
+        assert "Traceback" not in server.log()
+
+
 def test_clients_need_the_token_of_other_requests(tmp_path: Path) -> None:
     write_secret(tmp_path / "run/enginewright/tokens", shop="t0ken")
     with Server(tmp_path, write(tmp_path, auth=True)) as server:
@@ -398,3 +421,15 @@ def test_vectors_of_a_real_encoder_are_those_computed_without_the_server(
         np.testing.assert_allclose(vectors(ask(server, text))[0], vector, atol=2e-3)
     assert answer.json()["usage"]["total_tokens"] == tokens
     assert together[0] @ together[1] > 0.5 > together[0] @ together[2]
+
+
+def test_a_text_longer_than_the_default_maximum_is_refused_before_the_model_runs(
+    minilm: tuple[Server, list[str]],
+) -> None:
+    server, _ = minilm
+    assert vectors(ask(server, "word " * 510)).shape == (1, 384)
+    before = server.metric("enginewright_request_compute_seconds_count")
+    answer = ask(server, ["word", "word " * 2000])
+    assert answer.status == 400
+    assert "input[1]: the text has 2002 tokens, and at most 512" in error(answer)["message"]
+    assert server.metric("enginewright_request_compute_seconds_count") <= before + 1

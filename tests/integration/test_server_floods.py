@@ -206,6 +206,9 @@ def test_hundreds_of_large_bodies_may_begin(tmp_path: Path) -> None:
         assert not any(wire.is_readable() for wire in wires)
 
 
+SOON = "from enginewright_serving.server.startup import arena; arena._PAUSE = 0.5"
+
+
 def spread_model(size: int) -> onnx.ModelProto:
     """Return a model whose outputs have `size` bytes, for inputs of a few."""
     return parse_text(
@@ -214,10 +217,10 @@ def spread_model(size: int) -> onnx.ModelProto:
     )
 
 
-def spread_out(root: Path, size: int, inflight_bytes: int) -> Server:
+def spread_out(root: Path, size: int, inflight_bytes: int, before: str = "") -> Server:
     """Return a server whose responses have `size` bytes, for requests of a few."""
     task = artifact(root, spread_model(size), [{"x": np.array([2], np.float32)}])
-    return Server(root, task, inflight_bytes=inflight_bytes)
+    return Server(root, task, before=before, inflight_bytes=inflight_bytes)
 
 
 def leave_unread(server: Server, count: int) -> None:
@@ -244,8 +247,19 @@ def leave_unread(server: Server, count: int) -> None:
 # fault: Hostile | clients do not read large responses | responses are charged until they are written,
 #   and what is not read in 10 s is closed, under pressure first | prevented
 def test_responses_that_nobody_reads_take_limited_memory(tmp_path: Path) -> None:
-    with spread_out(tmp_path, 16_000_000, 128 * MIB) as server:
+    with spread_out(tmp_path, 16_000_000, 128 * MIB, before=SOON) as server:
+        request = server.infer_request(*binary_inputs(x=np.ones(1, np.float32)))
+        server.send(request)
+        before = memory_of(server.process.pid)
         leave_unread(server, 60)
+        assert memory_of(server.process.pid) > before + 96 * MIB, "the arena has had many at once"
+        time.sleep(1)  # the pause
+
+        def is_given_back() -> bool:
+            server.send(request)
+            return memory_of(server.process.pid) < before + 48 * MIB
+
+        until(is_given_back, "the arena's memory is given back", seconds=20)
 
 
 # fault: Hostile | a client sends fast at first and then hardly | progress is demanded in every window |

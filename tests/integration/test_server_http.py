@@ -251,6 +251,18 @@ def test_continue_comes_before_the_body_and_only_when_it_is_wanted(server: Serve
         assert wire.wait_closed()
 
 
+@pytest.mark.parametrize("rows", [1, 1_000_000])
+def test_a_client_that_closes_its_side_with_its_request_reads_the_answer(
+    copier: Server, rows: int
+) -> None:
+    request = copier.infer_request(*binary_inputs(x=np.ones(rows, np.float32)))
+    with copier.wire() as wire:
+        wire.send(request)
+        wire.finish()
+        assert wire.receive().status == 200
+        assert wire.wait_closed()
+
+
 def test_a_small_refused_body_does_not_cost_the_connection(server: Server) -> None:
     with server.wire() as wire:
         wire.send(linear_request(server, 1.0).replace(b"models/m/", b"models/z/"))

@@ -61,7 +61,14 @@ def archive_digest(content: bytes) -> str:
     ("packed", "reported"),
     [
         (zip_files({"a.onnx": RELU, "b/b.onnx": RELU}), None),  # the one at the top
-        (zip_files({"data.pkl": b"x"}), "has 0 .onnx files: none; is it a PyTorch checkpoint?"),
+        (
+            zip_files({"m/data.pkl": b"x"}),
+            "has 0 .onnx files, and is a PyTorch checkpoint; export the model to ONNX",
+        ),
+        (
+            zip_files({"notes.txt": b"x"}),
+            "has 0 .onnx files: none; name a folder or archive with one .onnx file",
+        ),
         (zip_files({"x/a.onnx": RELU, "y/b.onnx": RELU}), "has 2 .onnx files: x/a.onnx, y/b.onnx"),
         (zip_files({"a.onnx": RELU})[:-30], "is damaged or cut off"),
         (tar_files({"a.onnx": RELU * 9999})[:-99], "is damaged or cut off"),

@@ -149,6 +149,19 @@ def test_an_unchanged_file_is_looked_at_and_nothing_else_is_done(
     assert published == relu.published.model_copy(update={"cached": True})
 
 
+def test_a_refresh_relies_on_nothing_that_its_image_has_not_proved(
+    site: Site, place: Workplace, relu: Prepared
+) -> None:
+    task = at(site, place).model_copy(update={"pipeline": "1" * 64})
+    first_fetch(place, task)
+    assert download_again(place, refresh(task, relu)), "no image is credited with the artefact"
+    for name in PREPARE_STAGES[1:]:
+        assert place.stage(name, task).code == 0
+    assert not download_again(place, refresh(task, relu))
+    other = task.model_copy(update={"pipeline": "2" * 64})
+    assert download_again(place, refresh(other, relu))
+
+
 def serve(content: bytes, **headers: str) -> Callable[[Site, Workplace], None]:
     def change(site: Site, _: Workplace) -> None:
         site.files["/m.onnx"] = content

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from enginewright_contract.reasons import Reason, exit_code
 from enginewright_contract.task import Recipe, ShapeProfile
@@ -38,6 +39,10 @@ def only(content: Callable[[], Content] | bytes) -> Callable[[], dict[str, Conte
     return lambda: {"model.onnx": content if isinstance(content, bytes) else content()}
 
 
+def write_as(form: str) -> bytes:
+    return bytes(onnx.serialization.registry.get(form).serialize_proto(broken.relu()))
+
+
 CASES = (
     Case("text", only(b"This is a note.\n" * 9), "validate", Reason.INVALID_MODEL,
          ("is not an ONNX model, or is truncated",)),
@@ -54,6 +59,13 @@ CASES = (
          ("it is a serialized TensorRT engine", "give the .onnx file that it was built from")),
     Case("engine of TensorRT-RTX", only(b"vtrt" + bytes(60)), "fetch", Reason.INVALID_MODEL,
          ("it is a serialized TensorRT engine",)),
+    Case("ONNX's text", only(lambda: onnx.printer.to_text(broken.relu()).encode()), "fetch",
+         Reason.INVALID_MODEL, ("it is an ONNX model in ONNX's text form", "onnx.parser.parse_model")),
+    Case("protobuf's text", only(lambda: write_as("textproto")), "fetch", Reason.INVALID_MODEL,
+         ("it is an ONNX model in protobuf's text form", "format='textproto'")),
+    Case("JSON", only(lambda: write_as("json")), "fetch", Reason.INVALID_MODEL, ("it is an ONNX model in JSON form", "format='json'")),
+    Case("other JSON", only(b'{\n "model_type": "bert"}'), "fetch", Reason.INVALID_MODEL,
+         ("it is a JSON document",)),
     Case("no nodes", only(lambda: broken.build([], [broken.value("x", 1)], [broken.value("x", 1)])),
          "validate", Reason.INVALID_MODEL, ("it has no nodes",)),
     Case("no inputs", only(broken.no_inputs), "validate", Reason.INVALID_MODEL,

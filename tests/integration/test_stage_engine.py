@@ -31,6 +31,7 @@ from tests.support import broken_models as broken
 from tests.support.engines import EnginePlace, build_mixed, matmul, recipe, sizes
 from tests.support.optional import present
 from tests.support.ports import free_port
+from tests.support.preparing import replace_file
 from tests.support.waiting import until
 
 DEADLINE_SECONDS = 60.0
@@ -86,6 +87,7 @@ def test_the_whole_job_and_again(tmp_path: Path) -> None:
         "build.log",
         "golden/inputs.npz",
         "golden/outputs.npz",
+        "golden/parts.npz",
         "layers.json",
         "model/model.onnx",
         "model/part-0.engine",
@@ -380,7 +382,9 @@ def test_other_backends_are_verified_and_measured(
         wrong = {name: kept[name] * 1.5 for name in kept.files}
     original = outputs.read_bytes()
     np.savez(outputs, **wrong)
-    assert "is outside the tolerance" in comparison.measure_backend("cpu", work, manifest).excluded
+    assert (
+        "output 'y' of golden sample " in comparison.measure_backend("cpu", work, manifest).excluded
+    )
     outputs.write_bytes(original)
 
     own = BackendLatency(backend="tensorrt-rtx", latency=cpu.latency)
@@ -436,3 +440,63 @@ def test_a_long_label_keeps_its_operator() -> None:
     assert len(reported) == 60
     assert reported.endswith("x… (DequantizeLinear)")
     assert len(shorten("x" * 80)) == 60
+
+
+def forget_credits(place: EnginePlace) -> None:
+    """Leave the artefacts as an import, or another release."""
+    shutil.rmtree(place.root / "store/caches")
+    shutil.rmtree(place.root / "work")
+    (place.root / "work").mkdir()
+
+
+# fault: Engines | an engine that another release built and proved, or an import, is served as if this one had | the
+#   engine's Job proves it again on its device, or builds another one in its place | before it is used
+def test_an_engine_that_this_release_has_not_proved_is_proved_again(place: EnginePlace) -> None:
+    task = place.engine_task()
+    place.build_engine(task)
+    built = (place.engine_folder(task) / "manifest.json").read_bytes()
+    forget_credits(place)
+    outcomes = place.build_engine(task)
+    assert [outcome.code for outcome in outcomes.values()] == [0] * 5
+    assert outcomes["lookup"].report.engine is None
+    assert "which this release has not proved" in outcomes["lookup"].message
+    assert "it is proved again" in outcomes["build"].message
+    assert "wrapper agree" in outcomes["verify"].message
+    assert present(outcomes["publish-engine"].report.engine).cached
+    assert (place.engine_folder(task) / "manifest.json").read_bytes() == built
+    assert present(place.engine_stage("lookup", task).report.engine).cached
+
+
+def test_a_stored_engine_that_fails_its_proof_is_built_again(place: EnginePlace) -> None:
+    task = place.engine_task()
+    place.build_engine(task)
+    wrapper = place.engine_folder(task) / "model/model.onnx"
+    model = onnx.load(wrapper)
+    model.graph.output[0].name = model.graph.node[0].output[0] = "z"
+    replace_file(place.engine_folder(task), "model/model.onnx", model.SerializeToString())
+    forget_credits(place)
+    outcomes = place.build_engine(task)
+    assert outcomes["build"].message.startswith("built in ")
+    assert not present(outcomes["publish-engine"].report.engine).cached
+    assert onnx.load(wrapper).graph.output[0].name == "y"
+    assert present(place.engine_stage("lookup", task).report.engine).cached
+
+
+def test_an_engine_that_another_job_has_built_meanwhile_is_replaced(place: EnginePlace) -> None:
+    task = place.engine_task()
+    place.build_engine(task)
+    shutil.rmtree(place.root / "store/caches")
+    log = place.engine_folder(task) / "build.log"
+    replace_file(place.engine_folder(task), "build.log", b"of another release")
+    outcome = place.engine_stage("publish-engine", task)
+    assert not present(outcome.report.engine).cached
+    assert log.read_bytes() != b"of another release"
+
+
+def test_an_engine_that_is_replaced_while_the_job_relies_on_it(place: EnginePlace) -> None:
+    task = place.engine_task()
+    place.build_engine(task)
+    EngineBuilt().write(place.root / "work")
+    replace_file(place.engine_folder(task), "build.log", b"of another release")
+    outcome = place.engine_stage("publish-engine", task)
+    assert (outcome.report.reason, outcome.code) == (Reason.ARTIFACT_MISSING, ExitCode.TRANSIENT)

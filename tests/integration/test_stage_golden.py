@@ -18,6 +18,7 @@ from onnx import numpy_helper
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Outcome, Workplace
+from tests.support.quantizing import make_calibration
 from tests.support.waiting import until
 
 DEADLINE_SECONDS = 60.0
@@ -141,7 +142,50 @@ def test_outputs_that_are_not_finite_are_reported(place: Workplace) -> None:
     task = place.task(place.put("model.onnx", broken.not_finite()))
     place.complete(task)
     golden = place.stage("golden", task)
-    assert "output 'y' of golden sample 'min' has 4 NaN or infinite values of 4" in golden.message
+    reported = {item["cause"]: item for item in golden.full["findings"]}
+    assert "output 'y' of golden sample 'min' has 4 NaN or infinite values of 4" in reported
+    blank = next(item for cause, item in reported.items() if "throughout" in cause)
+    assert (blank["severity"], blank["reason"]) == ("warning", Reason.NOTHING_COMPARED)
+    assert "output 'y' is NaN or infinite throughout in every golden sample" in blank["cause"]
+
+
+# fault: Outputs | golden outputs are NaN throughout, which any model of that fault would pass | stage `golden`:
+#   NothingCompared | prepare
+def test_outputs_that_are_all_nan_prove_nothing(place: Workplace) -> None:
+    model = broken.not_finite()
+    del model.graph.output[1]
+    stage, refused = place.prepare(place.task(place.put("model.onnx", model)))
+    assert (stage, refused.report.reason) == ("golden", Reason.NOTHING_COMPARED)
+    assert "no output has a finite element in any golden sample (y)" in refused.message
+
+
+# fault: Outputs | one output is NaN in all golden samples, and a lower precision is asked for | stage `quantize`:
+#   NothingCompared, or the source's precision | prepare
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"precision": "FP16", "backend": "tensorrt-rtx"},
+        {"precision": "INT8"},
+        {"allowed_precisions": ("INT8",), "quantization": make_calibration()},
+    ],
+    ids=["FP16", "INT8", "automatic"],
+)
+def test_no_precision_is_chosen_whose_outputs_cannot_be_compared(
+    choice: dict[str, Any], place: Workplace
+) -> None:
+    (place.root / "calibration").mkdir()
+    np.savez(place.root / "calibration/calibration.npz", x=np.ones((4, 4), np.float32))
+    task = place.task(place.put("model.onnx", broken.not_finite()), **choice)
+    stage, quantized = place.prepare(task, "quantize")
+    assert stage == "quantize"
+    assert (
+        "cannot be compared in output 'y': no golden sample has a finite elem" in quantized.message
+    )
+    if "precision" in choice:
+        assert quantized.report.reason is Reason.NOTHING_COMPARED
+        return
+    manifest = Manifest.model_validate(place.stage("publish", task).full["facts"]["manifest"])
+    assert (manifest.precision, manifest.changes) == (None, ())
 
 
 def test_an_output_without_elements_in_all_samples_is_reported(place: Workplace) -> None:
@@ -174,7 +218,7 @@ def test_outputs_that_are_all_empty_prove_nothing_until_samples_fill_them(place:
         ExitCode.PERMANENT,
         Reason.NOTHING_COMPARED,
     )
-    assert "no output has an element in any golden sample (boxes)" in refused.message
+    assert "no output has a finite element in any golden sample (boxes)" in refused.message
     assert "set spec.parity.samples" in refused.message
     none, some = (np.full((1, 4), value, np.float32) for value in (0, 2e9))
     samples: dict[str, Any] = {"none/x": none, "some/x": some}

@@ -30,7 +30,7 @@ from tests.support.source_identities import FEDERATED_TOKEN, Identities
 from tests.support.source_servers import REGION, GoServers, SourceServers
 from tests.support.source_web import Answer, ScriptedServer, Seen
 from tests.support.store_places import MANIFEST, AgingPlace, Place, of_gateway
-from tests.support.store_process import FILES, manifest, publish
+from tests.support.store_process import FILES, manifest, never_keep, publish
 from tests.unit.test_store_volume import ENGINE_KEY, KEY, as_engine, content
 
 pytestmark = [
@@ -325,6 +325,24 @@ def test_of_several_publishers_one_wins(any_place: Place, damaged: bool, tmp_pat
     assert sorted(cached) == [False, True, True, True]
     any_place.store().read(KEY, tmp_path / "artifact")
     assert texts(tmp_path / "artifact") == {b"%d" % cached.index(False)}
+
+
+# fault: Store | Jobs of several releases replace an artefact at once
+def test_of_several_that_replace_an_artefact_the_last_one_is_there_whole(
+    any_place: Place, tmp_path: Path
+) -> None:
+    publish(any_place.store(), KEY, content(tmp_path / "old", b"old"))
+    began = present(any_place.store().find(KEY))
+    folders = [content(tmp_path / f"p{i}", b"%d" % i) for i in range(3)]
+    with ThreadPoolExecutor(len(folders)) as threads:
+        cached = threads.map(
+            lambda folder: publish(any_place.store(), KEY, folder, keeps=never_keep), folders
+        )
+        assert [*cached] == [False] * len(folders)
+    any_place.store().read(KEY, tmp_path / "artifact")
+    assert len(texts(tmp_path / "artifact")) == 1
+    assert texts(tmp_path / "artifact") != {b"o"}
+    any_place.store().verify(began)  # for readers that began with it
 
 
 def test_equal_artefacts_of_several_publishers_are_stored_once(

@@ -4,17 +4,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from enginewright_contract.manifest import ArtifactFile, Manifest
 from enginewright_contract.reasons import Reason, exit_code
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.store import Store
 
 from tests.support.preparing import Workplace
-from tests.support.store_process import FILES, publish
+from tests.support.store_process import FILES, manifest, never_keep, publish
 from tests.support.waiting import until
 from tests.unit.test_store_volume import KEY, NAMES, artifact, content
 
@@ -115,3 +118,25 @@ def test_a_report_that_cannot_be_stored_hides_nothing(small: Path, tmp_path: Pat
         "the full report is not in the store: the store is unavailable: it is read-only"
         in outcome.log
     )
+
+
+# fault: Store | Jobs of several releases replace an artefact at once | each renames a whole one, or puts its manifest on
+#   condition that no other was put | prevented
+def test_of_several_that_replace_an_artefact_the_last_one_is_there_whole(
+    root: Path, tmp_path: Path
+) -> None:
+    folders = [content(tmp_path / f"p{i}", b"%d" % i) for i in range(4)]
+    together = threading.Barrier(len(folders), timeout=DEADLINE_SECONDS)
+
+    def describe(listed: tuple[ArtifactFile, ...]) -> Manifest:
+        together.wait()
+        return manifest(KEY, listed)
+
+    with ThreadPoolExecutor(len(folders)) as threads:
+        cached = threads.map(
+            lambda folder: publish(root, KEY, folder, describe, keeps=never_keep), folders
+        )
+        assert [*cached] == [False] * len(folders)
+    Store(root).read(KEY, tmp_path / "artifact")
+    assert len({(tmp_path / "artifact" / name).read_bytes()[:1] for name in FILES}) == 1
+    assert not list((root / "tmp").iterdir())

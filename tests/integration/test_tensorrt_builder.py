@@ -145,6 +145,8 @@ def test_a_parsed_model_that_cannot_be_built(models: Path, tmp_path: Path) -> No
     assert failure.reason is Reason.BUILD_FAILED
     assert "parses the model but cannot build it for compute capability 8.9" in failure.message
     assert "kUNDEFINED" in failure.message
+    (label,) = failure.nodes
+    assert f"; it builds the nodes before {label}, and not with it; " in failure.message
 
 
 def test_a_refused_operator_stays_outside(tmp_path: Path) -> None:
@@ -269,7 +271,8 @@ class Refusal(NamedTuple):
 REFUSALS = (
     Refusal("bf16 on Turing", half_way(), Reason.PRECISION_UNSUPPORTED,
             "for compute capability 7.5: Cannot compile for target(s) sm75, because the model contains"
-            " HW-specific datatypes: b16; set spec.precision to FP16", recipe("7.5")),
+            " HW-specific datatypes: b16; it builds the nodes before to_bf16 (Cast), and not with it;"
+            " set spec.precision to FP16", recipe("7.5")),
     Refusal("fp32 on Turing", matmul(), Reason.PRECISION_UNSUPPORTED,
             "at multiply (MatMul): Cannot compile operation 'multiply' for Turing", recipe("7.5")),
     Refusal("asymmetric", build_quantized(), Reason.PRECISION_UNSUPPORTED, "at quantize (QuantizeLinear)"),
@@ -589,3 +592,23 @@ def test_nodes_that_the_parser_refuses_without_naming_them_stay_outside(tmp_path
     failure = build_refused(build_request(tmp_path / "alone", alone, rows))
     assert failure.reason is Reason.UNSUPPORTED_OPERATOR
     assert failure.nodes == ("scatter (ScatterElements)",)
+
+
+# fault: Engines | a part of a model begins with a tensor whose size depends on values, so that its engine has the sizes
+#   that a golden sample happened to have | the builder leaves its nodes out of engines, with a warning | prevented
+def test_no_engine_begins_with_sizes_that_depend_on_values(tmp_path: Path) -> None:
+    model = parse_text(
+        """(float[256] x, float["n", 8] a) => (float["k", 8] y, float["n", 8] b) <int64[1] one = {1}> {
+        [m1] h = MatMul(a, w) [r1] r = Relu(h) [m2] i = MatMul(r, w) [r2] b = Relu(i)
+        [unique] u = Unique(x) [column] c = Unsqueeze(u, one) [fc1] d = MatMul(c, w1)
+        [relu1] e = Relu(d) [fc2] f = MatMul(e, w) [relu2] y = Relu(f) }""",
+        weights("w", 8, 8),
+        weights("w1", 1, 8),
+    )
+    made = builder.build(build_request(tmp_path, model))
+    (partition,) = made.engine.partitions
+    assert partition.nodes == ("m1 (MatMul)", "r1 (Relu)", "m2 (MatMul)", "r2 (Relu)")
+    causes = [finding.cause for finding in made.findings]
+    assert any(
+        cause.startswith("not in an engine: column (Unsqueeze), fc1 (MatMul)") for cause in causes
+    ), causes

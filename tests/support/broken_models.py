@@ -174,10 +174,10 @@ def embedding(rows: int) -> ModelProto:
 
 
 def not_finite() -> ModelProto:
-    """Return the logarithm of a negative number."""
-    text = """(float[1, 4] x) => (float[1, 4] y) {
-    a = Abs(x) b = Neg(a) c = Sub(b, one) y = Log(c) }"""
-    return parse_text(text, initializer("one", [1]))
+    """Return the logarithm of a negative number, and a product."""
+    text = """(float[1, 4] x) => (float[1, 4] y, float[1, 4] z) {
+    a = Abs(x) b = Neg(a) c = Sub(b, one) y = Log(c) [product] z = MatMul(x, w) }"""
+    return parse_text(text, initializer("one", [1]), initializer("w", np.eye(4) + 0.5))
 
 
 def random_output() -> ModelProto:

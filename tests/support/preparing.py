@@ -1,5 +1,6 @@
 """Runs the stages of a prepare Job through the real command, on folders that stand for volumes."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -67,6 +68,16 @@ def rename_artifact(store: Path, key: str, other: str) -> Path:
     manifest = folder / "manifest.json"
     manifest.write_text(manifest.read_text().replace(key, other))
     return folder
+
+
+def replace_file(artifact: Path, name: str, content: bytes) -> None:
+    """Replace a file of an artefact in a store and what its manifest says of it, so that it is whole."""
+    (artifact / name).write_bytes(content)
+    path = artifact / "manifest.json"
+    manifest = json.loads(path.read_text())
+    (listed,) = (file for file in manifest["files"] if file["path"] == name)
+    listed |= {"sha256": hashlib.sha256(content).hexdigest(), "size_bytes": len(content)}
+    path.write_text(json.dumps(manifest))
 
 
 class Workplace:

@@ -34,6 +34,7 @@ from enginewright_runtime.prepare.quantize.quantizer import (
 from enginewright_runtime.prepare.quantize.static import StaticQuantization
 from enginewright_runtime.prepare.quantize.subject import PrecisionPass, SourceModel
 from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS
+from enginewright_runtime.proof.parity.parts import PARTS
 from enginewright_runtime.session.arrays import write_arrays
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
@@ -64,7 +65,10 @@ def dense(
     weights: list[TensorProto] = []
     for index in range(layers):
         matrix = random(width, width, seed=index, scale=1.4 / np.sqrt(width))
-        weights += [weight(f"w{index}", matrix), weight(f"b{index}", random(width, seed=index) / 9)]
+        bias = random(width, seed=index) / 9
+        if index == layers - 1:
+            bias += 4  # so that the samples move every output, behind the last Relu
+        weights += [weight(f"w{index}", matrix), weight(f"b{index}", bias)]
         if operator == "Gemm":
             nodes += f'["gemm-{index}"] s{index} = Gemm <transB = 1> ({now}, w{index}, b{index})'
         else:
@@ -83,7 +87,10 @@ def convolutions(layers: int = 3, channels: int = 8, *, opset: int = 17) -> Mode
     for index in range(layers):
         inward = channels if index else 3
         kernel = random(channels, inward, 3, 3, seed=index, scale=1.4 / np.sqrt(9 * inward))
-        weights += [weight(f"w{index}", kernel), weight(f"b{index}", random(channels, seed=index))]
+        bias = random(channels, seed=index)
+        if index == layers - 1:
+            bias += 4  # so that the samples move every output, behind the last Relu
+        weights += [weight(f"w{index}", kernel), weight(f"b{index}", bias)]
         inputs = f"{now}, w{index}, b{index}"
         now = "y" if index == layers - 1 else f"r{index}"
         nodes += f"""["conv-{index}"] c{index} = Conv <pads = [1, 1, 1, 1]> ({inputs})
@@ -186,6 +193,7 @@ class Work:
             recipe=self.recipe,
             out=self.folder / "out",
             progress=self.folder / "progress",
+            parts=self.folder / PARTS,
         )
         return quantize(request)
 

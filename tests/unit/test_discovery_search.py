@@ -13,6 +13,8 @@ from enginewright_runtime.prepare.sizes.discovery.ranges import Caps, explore
 from enginewright_runtime.prepare.sizes.discovery.search import ExhaustedError, Outcome, search
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.support.broken_models import parse_text
+
 
 def problem(**inputs: tuple[int | str | None, ...]) -> Problem:
     specs = [TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in inputs.items()]
@@ -106,3 +108,20 @@ def test_a_mask_that_is_compared_is_no_switch() -> None:
     specs = [TensorSpec(name="mask", dtype="int64", shape=("n", "t"))]
     assert graph.read(model, ["mask"]).compared == {"mask": (0.0,)}
     assert not is_switched(model, specs)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "dtype", "is_size"),
+    [
+        ("y = Reshape(x, n)", "int64", True),
+        ("m = Identity(n) y = Expand(x, m)", "int64", True),
+        ("m = Concat<axis = 0>(n, n) y = Tile(x, m)", "int64", True),
+        ("y = Gather(x, n)", "int64", False),
+        ("y = Reshape(n, s)", "int64", False),
+        ("m = Cast<to = 7>(n) y = Reshape(x, m)", "float", False),
+    ],
+)
+def test_an_input_whose_values_are_sizes_is_told(nodes: str, dtype: str, is_size: bool) -> None:
+    model = parse_text(f"(float[a, 4] x, {dtype}[2] n, int64[1] s) => (float[?] y) {{ {nodes} }}")
+    specs = [TensorSpec(name="n", dtype=dtype, shape=(2,))]
+    assert is_switched(model, specs) == is_size

@@ -7,6 +7,7 @@ import pytest
 from enginewright_contract.reasons import Reason
 from enginewright_contract.serving_options import EmbeddingsTask
 from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.request_errors import RequestError
 from enginewright_runtime.session.processing.chain import Chain
 from enginewright_runtime.session.samples import GoldenSample
 from enginewright_runtime.session.signature import Argument, Signature, read_signature
@@ -130,7 +131,7 @@ def test_golden_samples_show_an_output_that_has_other_rows_than_the_mask() -> No
         sample = GoldenSample("s", feeds, {"states": np.ones(shape, np.float32)})
         served = steps(outputs=[undeclared])
         if not problem:
-            assert find(served, sample, output="states").size == 0
+            assert find(served, sample, output="states").size == 4
             continue
         with pytest.raises(StageFailure, match="golden sample 's'") as refusal:
             find(served, sample, output="states")
@@ -148,6 +149,68 @@ def test_golden_samples_show_vectors_as_long_as_the_text() -> None:
         for length in (8, 3)
     ]
     served = steps(outputs=[scores])
-    assert find(served, samples[0], pooling="None").output == "scores"
     with pytest.raises(StageFailure, match=r"vectors in output 'scores' .* have sizes 3, 8"):
         find(served, *samples, pooling="None")
+
+
+def sample_of(length: int, size: int) -> GoldenSample:
+    ids = np.ones((1, length), np.int64)
+    feeds = {"input_ids": ids, "attention_mask": ids}
+    return GoldenSample(str(length), feeds, {"scores": np.ones((1, size), np.float32)})
+
+
+def test_vectors_as_long_as_all_samples_are_reported_and_other_lengths_fail(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scores = Argument("scores", "tensor(float)", ["n", "tokens"])
+    served = find(steps(outputs=[scores]), sample_of(8, 8), pooling="None")
+    assert "the vectors in output 'scores' are as long as the texts" in caplog.text
+    assert served.pool(np.ones((1, 8), np.float32), np.ones((1, 8))).shape == (1, 8)
+    with pytest.raises(
+        RequestError, match=r"has 3 dimensions, and others have 8: output 'scores'"
+    ) as refusal:
+        served.pool(np.ones((1, 3), np.float32), np.ones((1, 3)))
+    assert refusal.value.status == 500
+
+
+@pytest.mark.parametrize(("size", "output"), [(8, POOLED), (8, None), (6, None)])
+def test_vectors_that_are_not_as_long_as_texts_are_not_reported(
+    size: int, output: Argument | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    scores = output or Argument("scores", "tensor(float)", ["n", "size"])
+    samples = [sample_of(8, size), *([] if size == 6 else [sample_of(3, size)])]
+    find(steps(outputs=[scores]), *samples, pooling="None")
+    assert caplog.text == ""
+
+
+def tokens(length: int) -> dict[str, Any]:
+    return dict.fromkeys(("input_ids", "attention_mask"), np.ones((1, length), np.int64))
+
+
+def test_a_text_without_a_declared_maximum_has_one() -> None:
+    served = find(steps())
+    served.check(tokens(512))
+    with pytest.raises(RequestError, match="has 513 tokens, and at most 512 are taken") as refusal:
+        served.check(tokens(513))
+    assert refusal.value.status == 400
+    assert "declare that of 'attention_mask' in spec.shapes" in refusal.value.message
+
+
+def test_texts_as_long_as_a_golden_sample_are_taken() -> None:
+    long = GoldenSample(
+        "long", tokens(600), {"last_hidden_state": np.ones((1, 600, 8), np.float32)}
+    )
+    served = find(steps(), long)
+    assert served.most_tokens == 600
+    with pytest.raises(RequestError):
+        served.check(tokens(601))
+
+
+def test_a_declared_maximum_is_the_only_one() -> None:
+    fixed = Argument("attention_mask", "tensor(int64)", ["n", 1024])
+    for served in (
+        find_embeddings(EmbeddingsTask(pooling="Mean"), steps(), (), {"input_ids"}),
+        find(steps(taken=[IDS, fixed])),
+    ):
+        served.check(tokens(1024))
+        assert served.describe()["most_tokens"] is None

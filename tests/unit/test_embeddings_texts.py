@@ -37,7 +37,8 @@ class Setting:
         self.released = 0
         self.request = HttpRequest(b"/v1/embeddings")
         self.request.context = RequestContext()
-        served = ServedEmbeddings("text", (1,), "states", "mask", 1, EmbeddingsTask(pooling="Mean"))
+        task = EmbeddingsTask(pooling="Mean")
+        served = ServedEmbeddings("text", (1,), "states", "mask", 1, 0, task)
         answering = SimpleNamespace(
             copies=SimpleNamespace(chooses=lambda: False), release=self.release
         )
@@ -69,11 +70,12 @@ class Setting:
         )
 
     def submit(
-        self, call: Any, plan: Any, feeds: Any, text: Any, *, waited: float, refuse: Any
+        self, call: Any, plan: Any, feeds: Any, text: Any, *, waited: float, check: Any, refuse: Any
     ) -> None:
         """Stand for the steps."""
         assert plan.outputs == ["states", "mask"]
         assert waited >= 0
+        check({"mask": np.ones((1, 2), np.int64)})
         if self.full:
             raise busy("the queue is full")
         self.inflight.hold(call, BYTES)

@@ -1,7 +1,10 @@
 """Outputs whose sizes depend on values are told from those whose sizes follow from the inputs' sizes."""
 
 import pytest
-from enginewright_runtime.graph.scoped.value_sizes import find_sized_by_values
+from enginewright_runtime.graph.scoped.value_sizes import (
+    find_sized_by_values,
+    find_tensors_sized_by_values,
+)
 
 from tests.support.broken_models import parse_text
 
@@ -91,4 +94,51 @@ def test_a_function_that_selects_is_named() -> None:
     model.functions.add(name="pick", domain="own", input=["a"], output=["b"]).node.add(
         op_type="NonZero", input=["a"], output=["b"]
     )
+    assert find_sized_by_values(model) == {"y": "unnamed (pick)"}
+
+
+def test_tensors_inside_are_named_too() -> None:
+    nodes = "p = NonZero(x) t = Transpose(p) size = Shape(t) y = Relu(x)"
+    model = parse_text(f"{INPUTS} => (float[batch, n] y) {{ {nodes} }}")
+    assert find_tensors_sized_by_values(model) == dict.fromkeys(("p", "t"), "unnamed (NonZero)")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs", "operator"),
+    [
+        ("y = own.keep(x)", "float[m] y", "keep"),
+        ("y = own.keep(x)", "float[m, 4] y", "keep"),
+        ("y = own.keep(x)", "float[?, n] y", "keep"),
+        ("h = own.keep(x) y = Relu(h)", "float[m] y", "keep"),
+        ("y = com.microsoft.Unique(x)", "float[m] y", "Unique"),
+        ("y = com.microsoft.Unique(x)", "float[n] y", "Unique"),
+        # the name says nothing where another node selects
+        ("h = own.keep(x) y = NonZero(h)", "int64[2, n] y", "NonZero"),
+    ],
+)
+def test_an_operator_of_another_library_may_select(nodes: str, outputs: str, operator: str) -> None:
+    assert find(nodes, outputs=outputs) == {"y": f"unnamed ({operator})"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs"),
+    [
+        ("y = own.convert(x)", "float[batch, n] y"),
+        ("y = own.convert(x)", "float[batch, 7] y"),
+        ("y = com.microsoft.FusedMatMul(x, x)", "float[m, k] y"),
+        ("y = ai.onnx.ml.Normalizer(x)", "float[m, k] y"),
+        # of sizes alone
+        ("size = Shape(x) y = own.fill(size)", "float[m] y"),
+    ],
+)
+def test_sizes_that_are_declared_as_those_of_inputs_are_believed(nodes: str, outputs: str) -> None:
+    assert find(nodes, outputs=outputs) == {}
+
+
+def test_a_function_that_calls_an_operator_of_another_library_may_select() -> None:
+    model = parse_text(f"{INPUTS} => (float[m] y) {{ y = own.pick(x) }}")
+    function = model.functions.add(name="pick", domain="own", input=["a"], output=["b"])
+    function.node.add(op_type="Relu", input=["a"], output=["b"])
+    assert find_sized_by_values(model) == {}
+    function.node[0].domain = "other"
     assert find_sized_by_values(model) == {"y": "unnamed (pick)"}

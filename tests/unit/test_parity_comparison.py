@@ -186,6 +186,19 @@ def test_an_output_is_compared_once_a_sample_has_elements_of_it() -> None:
     assert compare(samples, samples, compared_with="source", tolerances=Tolerances()).compared
 
 
+def test_an_output_without_a_finite_element_is_not_compared() -> None:
+    blank = np.array([np.nan, np.inf], np.float32)
+    verdict = judge(blank, blank)
+    assert (verdict.agrees, verdict.compared, verdict.outputs) == (True, False, ())
+    bits = np.full(2, 0x7FC0, np.uint16)  # NaN of BF16
+    assert not judge(bits, bits, dtype="bfloat16").compared
+    assert judge(bits, bits).compared, "integers are"
+    assert judge(np.array(["a"], object), np.array(["a"], object)).compared
+    assert not judge(blank, np.ones(2, np.float32)).agrees, "numbers in their places are not right"
+    samples = {"blank": {"y": blank}, "one": {"y": np.array([np.nan, 1], np.float32)}}
+    assert compare(samples, samples, compared_with="source", tolerances=Tolerances()).compared
+
+
 def test_strings_of_either_form() -> None:
     assert judge(np.array(["a", "bc"]), np.array(["a", "bc"], object)).agrees
     verdict = judge(np.array(["a", "bc"]), np.array(["a", "b"], object))

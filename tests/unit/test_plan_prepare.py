@@ -390,7 +390,7 @@ def test_precision_in_which_parts_are_not_judged_is_refused_once_and_the_old_one
         {"parity": {"samples": {"uri": "s3://models/samples.npz"}}},
         {"quantization": {"calibration": {"uri": "s3://models/calibration.npz"}}},
         {"parity": {"outputs": [{"name": "dets", "acceptUnjudged": True}]}},
-        {"precision": "FP16"},
+        {"precision": "FP32"},
     ],
     ids=["samples", "calibration data", "accepted", "another precision"],
 )

@@ -78,7 +78,9 @@ def test_an_output_of_which_nothing_is_compared_is_named_beside_those_that_match
     assert not proof.any_failed
 
 
-UNJUDGED = "1 golden sample passed; 2 of 84 indices of axis 1 (4, 7) of output 'dets' do not vary enough"
+UNJUDGED = (
+    "1 golden sample passed; 2 of 84 indices of axis 1 (4, 7) of output 'dets' do not vary enough"
+)
 
 
 def leave_unjudged(*, accepted: str = "") -> Verdict:

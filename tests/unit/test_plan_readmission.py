@@ -105,6 +105,33 @@ def test_a_node_that_leaves_or_is_of_another_class_tries_nothing() -> None:
     assert not is_tried(world.settle())
 
 
+# fault: Devices | a node joins, and gets the labels of its devices only after a backend was rejected | more nodes of the
+#   class than when it was rejected: it is tried again | at once
+def test_node_that_gets_its_labels_late_is_tried_once() -> None:
+    world = on_gpu()
+    late = joining(world)
+    labels, late["metadata"]["labels"] = late["metadata"]["labels"], {}
+    world.nodes = [*world.nodes, late]
+    crash(world.later(minutes=5), 0, "node-1", 2).job_succeeds(SECOND).all_available()
+    assert not is_tried(world)
+    late["metadata"]["labels"] = labels
+    assert is_tried(world.settle())
+    crash(world, 0, "node-9", 2).all_available()
+    assert not is_tried(world)
+    late["metadata"]["labels"] = {}
+    assert not is_tried(world.settle())
+
+
+# event: Rollouts | a node joins that may run a rejected backend, while `rollout.paused` is true | what serves, Ready | it
+#   is tried once the model is resumed
+def test_node_that_joins_a_paused_model_leaves_it_ready_and_is_tried_once_it_is_resumed() -> None:
+    world = falls_back()
+    node_joins(world.edit(rollout={"paused": True}))
+    assert not is_tried(world)
+    assert world.conditions()["Ready"] == ("True", "Serving")
+    assert is_tried(world.edit(rollout={"paused": False}))
+
+
 def test_node_with_a_clock_ahead_is_tried_once() -> None:
     world = falls_back()
     world.nodes = [*world.nodes, joining(world, after=timedelta(hours=1))]

@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import os
-import re
 import resource
 import shlex
 import sys
@@ -18,10 +17,14 @@ from enginewright_cli.preflight.fix import ChangeLog
 from enginewright_cli.preflight.options import OptionError, option, suggest
 from enginewright_cli.preflight.outputs import Outputs
 from enginewright_cli.preflight.request import PreflightRequest, local_uri
-from enginewright_cli.preflight.result import ModelFacts, Parity, Result, TargetResult, advice
-from enginewright_contract.manifest import ArtifactFile, Change, OutputParity, TensorSpec, UnjudgedParts
-from enginewright_contract.reasons import Reason
-from enginewright_contract.report import Finding
+from enginewright_cli.preflight.result import ModelFacts, Parity, Result, TargetResult
+from enginewright_contract.manifest import (
+    ArtifactFile,
+    Change,
+    OutputParity,
+    TensorSpec,
+    UnjudgedParts,
+)
 from enginewright_contract.task import Promise, Recipe, ShapeProfile
 from enginewright_runtime.graph import shapes
 
@@ -334,15 +337,12 @@ def test_a_range_that_cannot_be_read_is_refused_with_an_example(text: str) -> No
         options.shape(text)
 
 
-@pytest.mark.parametrize("reason", Reason)
-def test_a_remedy_outside_a_cluster_names_no_log_of_a_pod(reason: Reason) -> None:
-    finding = Finding(reason=reason, cause="-")
-    for item in (finding, finding.of_container("build"), finding.of_container("verify")):
-        assert not re.search(r"(Job|pod)'s log", advice(item))
-
-
-def test_a_remedy_of_the_findings_own_is_kept() -> None:
-    assert advice(Finding(reason=Reason.BUILD_FAILED, cause="-", remedy="do this")) == "do this"
+def test_account_in_an_address_is_not_shown() -> None:
+    recipe = Recipe(backend="", ort_version="1.31.1", max_opset=26, max_ir_version=13)
+    source = "oci://me:5ecret@registry.example/m:1"
+    request = PreflightRequest(source=source, targets=(), recipe=recipe, promise=Promise())
+    assert request.shown == "oci://registry.example/m:1"
+    assert request.source == source, "which is fetched"
 
 
 def test_messages_name_files_of_this_machine() -> None:

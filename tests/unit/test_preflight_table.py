@@ -3,8 +3,9 @@
 import io
 
 import pytest
-from enginewright_cli.preflight.result import Result
+from enginewright_cli.preflight.result import Parity, Result
 from enginewright_cli.preflight.table import show
+from enginewright_contract.manifest import OutputParity, UnjudgedParts
 from rich.console import Console
 
 from tests.support.preflight_results import HOSTILE, hostile, partial
@@ -28,6 +29,21 @@ def test_figures_have_units() -> None:
     text = " ".join(show_table(partial(), width=200).split())
     assert "80.1 MB, opset 11, IR 8, 72 nodes" in text
     assert "sm89 WARN tensorrt-rtx 63/65 14.1 MB 81.5 s 2.1 ms 3.1 ms" in text
+
+
+def test_parts_that_the_samples_do_not_judge_are_listed_once() -> None:
+    result = partial()
+    name, target = next(iter(result.targets.items()))
+    parts = UnjudgedParts(axis=1, indices=(4,), count=1, of=84)
+    outputs = tuple(
+        OutputParity(name="dets", compared_with=reference, unjudged=(parts,))
+        for reference in ("source", "expected")
+    )
+    parity = Parity(verdict="unknown", outputs=outputs)
+    targets = {name: target.model_copy(update={"parity": parity})}
+    text = show_table(result.model_copy(update={"targets": targets}), width=200)
+    line = f"{name}: not judged by the samples: 1 of 84 indices of axis 1 (4) of output 'dets'"
+    assert text.count(line) == 1
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))

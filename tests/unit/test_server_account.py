@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 LIMIT = 1000
+SPARE = LIMIT // 16
 SLOW = 50.0  # bytes per second
 MIB = 1 << 20
 
@@ -26,17 +27,17 @@ class World:
     def __post_init__(self) -> None:
         self.account = ByteAccount(LIMIT, SLOW)
 
-    def holding(self, *, rate: float | None = None) -> Holding:
+    def holding(self, *, rate: float | None = None, announced: int = 0) -> Holding:
         """Return a holding that is a transfer if it has a rate."""
         created = Holding(lambda: self.evicted.append(created))
         if rate is not None:
             progress = TransferPace(0.0, TransportSettings(transfer_rate=1))
             progress.rate = rate
-            self.account.begin(created, progress)
+            self.account.begin(created, progress, announced)
         return created
 
-    def hold(self, size: int, *, rate: float | None = None) -> Holding:
-        holding = self.holding(rate=rate)
+    def hold(self, size: int, *, rate: float | None = None, announced: int = 0) -> Holding:
+        holding = self.holding(rate=rate, announced=announced)
         assert self.account.hold(holding, size)
         return holding
 
@@ -54,10 +55,11 @@ class Recounted(RuleBasedStateMachine):
     @rule(
         target=holdings,
         rate=st.none() | st.sampled_from([0.0, 10.0, 49.0, 100.0, float("inf")]),
+        announced=st.sampled_from([0, SPARE // 2, LIMIT]),
         is_exempt=st.booleans(),
     )
-    def open(self, rate: float | None, is_exempt: bool) -> Holding:
-        added = self.world.holding(rate=rate)
+    def open(self, rate: float | None, announced: int, is_exempt: bool) -> Holding:
+        added = self.world.holding(rate=rate, announced=announced)
         added.is_exempt = is_exempt
         self.all.append(added)
         return added
@@ -83,7 +85,8 @@ class Recounted(RuleBasedStateMachine):
             if item is not holding and item not in given_up:
                 assert item.size == before[id(item)]
         if admitted and not holding.is_exempt and size > before[id(holding)]:
-            assert self.world.account.total <= LIMIT
+            spare = max(0, SPARE - max(size, holding.announced))
+            assert self.world.account.total <= LIMIT + spare
 
     @rule(holding=holdings)
     def end(self, holding: Holding) -> None:
@@ -114,7 +117,7 @@ def test_transfers_that_are_fast_enough_are_not_given_up() -> None:
     world = World()
     for _ in range(4):
         world.hold(250, rate=SLOW)
-    assert not world.account.hold(world.holding(), 10)
+    assert not world.account.hold(world.holding(), SPARE)
     assert not world.evicted
 
 
@@ -131,8 +134,30 @@ def test_a_slow_transfer_displaces_only_slower_ones() -> None:
 def test_idle_time_is_kept() -> None:
     world = World()
     world.hold(1000)
-    assert not world.account.hold(world.holding(), 1)
+    assert not world.account.hold(world.holding(), SPARE)
     assert not world.evicted
+
+
+def test_what_is_small_finds_space_while_what_is_large_fills_the_account() -> None:
+    world = World()
+    for _ in range(5):
+        world.hold(200, rate=100.0, announced=900)
+    arriving = world.holding(rate=100.0, announced=900)
+    assert not world.account.hold(arriving, 1)
+    small = [world.hold(SPARE // 4) for _ in range(3)]
+    assert not world.account.hold(world.holding(), SPARE // 2)
+    for holding in small:
+        world.account.release(holding)
+    assert world.account.hold(world.holding(), SPARE // 2)
+    assert not world.evicted
+
+
+def test_a_transfer_that_has_arrived_is_as_large_as_it_is() -> None:
+    world = World()
+    world.hold(LIMIT)
+    compressed = world.holding(rate=100.0, announced=900)
+    world.account.end(compressed)
+    assert world.account.hold(compressed, SPARE // 2)
 
 
 def test_an_exempt_holding_is_never_refused_nor_given_up() -> None:

@@ -410,6 +410,57 @@ async def test_the_rest_of_an_answer_over_tls_is_written_when_its_client_ends_it
     assert app.inflight.account.total == 0
 
 
+# fault: Hostile | thousands of large bodies arrive at once and fill the memory to its last byte | spare bytes, of which each
+#   request leaves as many as it will have, are for small ones | prevented
+async def test_small_requests_are_answered_while_large_bodies_fill_the_account() -> None:
+    app = Echo(TransportSettings(inflight_bytes=MIB // 4))
+    head = b"POST /large HTTP/1.1\r\nHost: h\r\nContent-Length: 60000000\r\n\r\n"
+    large = Peer(app, bytearray(RECEIVE_BYTES))
+    large.send(head)
+    for _ in range(3):
+        large.send(bytes(RECEIVE_BYTES))
+    assert app.inflight.account.total == app.inflight.account.limit
+    small = b"POST /small HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n" + bytes(100)
+    peer = Peer(app, bytearray(RECEIVE_BYTES))
+    for count in range(1, 4):
+        peer.send(small)
+        assert peer.pipe.written.count(b"HTTP/1.1 200") == count
+    chunked = b"POST /chunks HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n64\r\n"
+    for begun in (head + bytes(100), chunked + bytes(100)):
+        other = Peer(app, bytearray(RECEIVE_BYTES))
+        other.send(begun)
+        assert other.pipe.written.startswith(b"HTTP/1.1 503"), "as large as those that fill it"
+
+
+def send_body(peer: Peer, target: str) -> None:
+    """Send a request whose body arrives after its head."""
+    body = bytes(MIB // 16)
+    peer.send(f"POST {target} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+    peer.send(body)
+
+
+async def test_a_client_that_ends_its_side_with_its_body_is_answered_and_closed() -> None:
+    app = Echo()
+    peer = Peer(app, bytearray(RECEIVE_BYTES))
+    send_body(peer, "/later")
+    assert peer.connection.eof_received(), "it stays open for the answer"
+    ((connection, request, response),) = app.waiting
+    connection.respond(request, response)
+    assert b"Connection: close\r\n" in peer.pipe.written
+    assert peer.pipe.closed
+
+
+async def test_a_client_that_ends_its_side_later_has_left() -> None:
+    app = Echo()
+    peer = Peer(app, bytearray(RECEIVE_BYTES))
+    send_body(peer, "/later")
+    peer.connection._arrived -= 0.02
+    assert not peer.connection.eof_received()
+    tls = Peer(app, bytearray(RECEIVE_BYTES), TlsPipe)
+    send_body(tls, "/later")
+    assert not tls.connection.eof_received(), "TLS cannot stay half open"
+
+
 # fault: Servers | a client connects while the server drains, or reads its last response then, and keeps the
 #   connection | it is closed after a few seconds without a request | the drain waits so long
 @pytest.mark.parametrize("when", ["before its response is read", "after the drain has begun"])

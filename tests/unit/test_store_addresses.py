@@ -114,6 +114,21 @@ def test_a_variable_of_the_environment_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
+    ("uri", "reported"),
+    [
+        ("s3://no such/a", "a bucket that no store can have; write s3://BUCKET/PATH, with letters"),
+        ("az://no such/a", "a container that no store can have; write az://CONTAINER/PATH, with letters"),
+        ("gs:///a", "gs:///a names no bucket; write gs://BUCKET/PATH"),
+        ("az:///a", "az:///a names no container; write az://CONTAINER/PATH"),
+    ],
+)  # fmt: skip
+def test_what_holds_objects_is_named_as_its_provider_calls_it(uri: str, reported: str) -> None:
+    with pytest.raises(StageFailure) as caught:
+        bucket(uri, Secret(KNOWN[uri[:2]]))
+    assert reported in caught.value.message
+
+
+@pytest.mark.parametrize(
     "endpoint",
     ["http://minio", "https://minio.shop.svc:9000", "http://[::1]:9000", "http://h/p/q/"],
 )

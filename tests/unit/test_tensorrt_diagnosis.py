@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from enginewright_contract.reasons import Reason
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.tensorrt import workspace
+from enginewright_runtime.tensorrt import flavor, native, workspace
 from enginewright_runtime.tensorrt.diagnosis import Circumstances, failure, sentence
 from enginewright_runtime.tensorrt.flavor import FLAVORS
 from enginewright_runtime.tensorrt.native import open_builder
@@ -318,3 +320,124 @@ def test_a_library_that_makes_no_builder_lacks_its_driver(
     assert caught.value.reason is reason
     assert caught.value.cause.startswith("TensorRT cannot use the device: ")
     assert said in caught.value.cause
+
+
+class Severity(int):
+    """A severity of NVIDIA's logger, as far as it is used."""
+
+    name = "ERROR"
+
+
+class Library:
+    """As much of NVIDIA's module as a build touches; one of its functions creates nothing."""
+
+    NetworkDefinitionCreationFlag = SimpleNamespace(STRONGLY_TYPED=1)
+    MemoryPoolType = SimpleNamespace(WORKSPACE=0)
+    IProgressMonitor = object
+
+    class ILogger:
+        """Severities, the base of a logger."""
+
+        ERROR, INFO = Severity(1), Severity(3)
+
+    def __init__(self, missing: str, logged: str, *, raises: bool = False) -> None:
+        self._missing = missing
+        self._logged = logged
+        self._raises = raises
+
+    def Builder(self, logger: Any) -> SimpleNamespace:  # noqa: N802 - NVIDIA's name
+        def create(name: str, made: object) -> Callable[..., object]:
+            return lambda *_: self._create(name, made, logger)
+
+        cache = SimpleNamespace(serialize=lambda: b"")
+        config = SimpleNamespace(
+            get_memory_pool_limit=lambda _: 1 << 30,
+            create_timing_cache=create("create_timing_cache", cache),
+            set_timing_cache=lambda *_, **__: True,
+        )
+        parser = SimpleNamespace(parse_from_file=lambda _: True, num_errors=0)
+        self.OnnxParser = create("OnnxParser", parser)
+        network = SimpleNamespace(num_inputs=0, num_layers=0)
+        return SimpleNamespace(
+            create_network=create("create_network", network),
+            create_builder_config=create("create_builder_config", config),
+            create_optimization_profile=create("create_optimization_profile", object()),
+            build_serialized_network=create("build_serialized_network", b"plan"),
+        )
+
+    def _create(self, name: str, made: object, logger: Any) -> object:
+        if name != self._missing:
+            return made
+        if self._logged:
+            logger.log(self.ILogger.ERROR, self._logged)
+        if self._raises:
+            return_null(name)
+        return None
+
+
+def build_with(library: Library, folder: Path, monkeypatch: pytest.MonkeyPatch) -> BuildResult:
+    monkeypatch.setattr(flavor, "load", lambda *_: library)
+    return native.build(
+        backend="tensorrt",
+        version="10.6.0",
+        model=folder / "model.onnx",
+        engine=folder / "model.engine",
+        log=folder / "build.log",
+        progress=folder / "progress.json",
+        span=(0, 100),
+        profiles=(),
+        compute_capability=None,
+        workspace_bytes=None,
+        optimization_level=None,
+        timing_cache=folder / "timing.cache",
+        layers=folder / "layers.json",
+        plugins=(),
+    )
+
+
+# fault: Engines | a function of TensorRT's returns nothing | the builder: `DriverMissing`, `OutOfMemory` or
+#   `BuildFailed` with what the library logged last | at once
+@pytest.mark.parametrize("raises", [True, False])
+@pytest.mark.parametrize(
+    ("missing", "title"),
+    [
+        ("create_network", "network"),
+        ("OnnxParser", "parser"),
+        ("create_builder_config", "configuration"),
+        ("create_optimization_profile", "profile"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("logged", "reason", "reported"),
+    [
+        ("CUDA initialization failure with error: 35.", Reason.DRIVER_TOO_OLD, "error: 35"),
+        ("Error Code 1: Cuda Runtime (none (cudaError 100))", Reason.DRIVER_MISSING, "none"),
+        ("std::bad_alloc", Reason.OUT_OF_MEMORY, "exceeds its memory limit"),
+        ("Error Code 3: API Usage Error (it is unfit)", Reason.BUILD_FAILED, "{}: it is unfit"),
+        ("", Reason.BUILD_FAILED, "{}: it gives no reason"),
+    ],
+)
+def test_a_library_that_creates_nothing_has_its_reason_reported(
+    missing: str,
+    title: str,
+    raises: bool,
+    logged: str,
+    reason: Reason,
+    reported: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(StageFailure) as caught:
+        build_with(Library(missing, logged, raises=raises), tmp_path, monkeypatch)
+    assert caught.value.reason is reason
+    assert reported.format(f"TensorRT creates no {title}") in caught.value.cause
+
+
+@pytest.mark.parametrize("missing", ["create_timing_cache", "build_serialized_network"])
+def test_a_build_that_returns_nothing_has_what_was_logged(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = Library(missing, "Error Code 3: API Usage Error (it is unfit)")
+    result = build_with(library, tmp_path, monkeypatch)
+    assert result.built is (missing == "create_timing_cache")
+    assert "it is unfit" in result.errors[0]

@@ -191,7 +191,7 @@ class EngineParity(ApiModel):
     """Largest relative difference; empty: there is none, as where the reference is 0."""
 
     unjudged: Text = ""
-    """Parts of outputs that the golden samples do not judge and nobody accepts; empty: there are none."""
+    """Parts of outputs that the golden samples do not judge and `spec.parity.outputs` does not accept; empty: there are none."""
 
 
 class EngineFacts(ApiModel):

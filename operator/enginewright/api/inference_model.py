@@ -360,7 +360,7 @@ class Build(ApiModel):
     """How long the pod of one Job may run on a node, such as 1h, from 1m to 168h; then it fails with reason Timeout."""
 
     resources: Resources = Resources()
-    """Compute resources of every stage of the Jobs."""
+    """Compute resources of every stage of the Jobs; absent: requests of 100m CPU and 256Mi of memory, for engines 512Mi, without limits. Without a memory limit, a process that loads a model may take three quarters of its node's memory."""
 
     pod_template: JobTemplate = JobTemplate()
     """Where the Jobs run and what is added to them. Changing it rebuilds nothing; a Job of which no pod has run yet is replaced."""

@@ -189,6 +189,9 @@ class RejectedBackend(ApiModel):
     rejected_at: datetime | None = None
     """When it was rejected: if the failure may depend on nodes, a node that joins later makes it a candidate again."""
 
+    nodes: Count | None = None
+    """How many nodes of its classes there were when it was rejected: more of them, as where labels are set after a node has joined, make it a candidate again too. Absent: not known."""
+
     retry: Text = ""
     """Value of the annotation enginewright.dev/retry at that time: another one makes it a candidate again."""
 

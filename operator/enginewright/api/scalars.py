@@ -141,6 +141,11 @@ Uri: TypeAlias = Annotated[
         "write SCHEME://HOST-OR-BUCKET/PATH, down to the file or folder",
     ),
     *(ValidationRule(*rule) for scheme in reversed(SCHEMES) for rule in scheme.rules),
+    ValidationRule(
+        "!self.matches('^[a-z0-9]+://[^/]*@') || self.matches('^hf://[^/:]*@')",  # hf://REPO@REVISION
+        "keep credentials out of the URI, which is not secret: put them into a Secret and name it in"
+        " secretRef",
+    ),
 ]
 
 DnsLabel: TypeAlias = Annotated[

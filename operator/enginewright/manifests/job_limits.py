@@ -22,7 +22,7 @@ UNREACHABLE: Final = timedelta(minutes=5)  # after which a pod that does not ter
 WITHOUT_POD: Final = timedelta(minutes=2)  # until a Job is reported that gets no pod
 KEPT_SECONDS: Final = 24 * 3600  # for people to inspect; the outcome is recorded in a status
 
-# Requests of every stage; there are no limits.
+# Requests of every stage; there are no limits, for any model may be prepared: a process that loads one limits itself.
 PROBE_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}}
 PREPARATION_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "256Mi"}}
 ENGINE_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "512Mi"}}

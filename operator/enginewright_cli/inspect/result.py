@@ -88,7 +88,7 @@ class EngineInspection(Message):
     parity_max_abs_error: float | None = None
     """Largest absolute error over all outputs, against the golden samples."""
     unjudged: str = ""
-    """Parts of outputs that the golden samples do not judge and nobody accepts, as text; empty: none."""
+    """Parts of outputs that the golden samples do not judge and `spec.parity.outputs` does not accept, as text; empty: none."""
     state: str = ""
     """Condition Ready of an InferenceEngine."""
     partitions: tuple[Partition, ...] = ()

@@ -83,7 +83,7 @@ class ResultCache:
         cached = self._read("results", key, Result) if key else None
         if cached is None:
             return None
-        return cached.model_copy(update={"source": request.source, "cached": True})
+        return cached.model_copy(update={"source": request.shown, "cached": True})
 
     def keep(
         self,

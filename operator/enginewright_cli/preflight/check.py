@@ -34,6 +34,7 @@ from enginewright_contract.unjudged import Unjudged
 
 from enginewright_cli.preflight import graph, placement
 from enginewright_cli.preflight.local_pod import LocalPod
+from enginewright_cli.preflight.remedies import advise
 from enginewright_cli.preflight.request import PreflightRequest, local_uri
 from enginewright_cli.preflight.result import (
     Engine,
@@ -43,7 +44,6 @@ from enginewright_cli.preflight.result import (
     Parity,
     Result,
     TargetResult,
-    advice,
     make_found,
     merge_findings,
     worst,
@@ -127,7 +127,7 @@ def check(
     }
     return Result(
         verdict=worst(tuple(target_result.verdict for target_result in ordered.values())),
-        source=request.source,
+        source=request.shown,
         model=model.facts,
         findings=merge_findings([finding for backend in backends for finding in backend.findings]),
         targets=ordered,
@@ -452,7 +452,7 @@ def _rejecting_backends(
             severity="warning",
             reason=Reason.UNSUPPORTED_OPERATOR.value,
             message=f"backend {other} would reject this model: {limit}",
-            remedy=f"list backend {backend} first in spec.backends if nodes may stay outside the engine",
+            remedy=f"deploy it with backend {backend}, if nodes may stay outside the engine",
             nodes=outside.elsewhere,
             node_count=outside.nodes_total - outside.nodes_accelerated,
             stage="build",
@@ -483,7 +483,7 @@ def _engine(info: EngineInfo) -> Engine:
 def _describe_failure(outcome: StageReport) -> dict[str, Any]:
     failed: dict[str, Any] = {"verdict": "fail"}
     if failure := outcome.failure:
-        message = render(failure.cause, advice(failure))
+        message = render(failure.cause, advise(failure))
         failed |= {"reason": failure.reason.value, "message": message}
         if verdict := _PARITY.get(failure.reason):
             failed["parity"] = Parity(verdict=verdict)
@@ -491,5 +491,5 @@ def _describe_failure(outcome: StageReport) -> dict[str, Any]:
 
 
 def _describe_parity(manifest: Manifest) -> Parity:
-    is_judged = manifest.parity and not Unjudged.of_artefact(manifest).refused
+    is_judged = manifest.parity and not Unjudged.of_artefact(manifest).unaccepted
     return Parity(verdict="pass" if is_judged else "unknown", outputs=manifest.parity)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import typer
 from enginewright_contract.images import ImageFacts
+from enginewright_contract.masking import mask
 from enginewright_contract.reasons import Fault, Reason
 from rich.console import Console
 
@@ -133,7 +134,7 @@ def _request(
     except (targets.TargetError, options.OptionError) as error:
         if len(models) == 1 or str(error).startswith(source):
             raise
-        raise options.OptionError(f"{source}: {error}") from None
+        raise options.OptionError(f"{mask(source)}: {error}") from None
 
 
 def _json(results: Sequence[Result], *, single: bool) -> str:

@@ -147,11 +147,7 @@ def summary(log: ChangeLog, out: Path) -> list[str]:
             " ones it refuses it, or its outputs differ"
         )
     lines += [f"output {output.name} {_difference(output)}" for output in log.parity.outputs]
-    return lines + [
-        f"not judged by the samples: {part.describe(output.name)}"
-        for output in log.parity.outputs
-        for part in output.unjudged
-    ]
+    return lines + [f"not judged by the samples: {part}" for part in log.parity.list_unjudged()]
 
 
 def _find_lower_level(manifest: Manifest) -> str | None:

@@ -91,7 +91,7 @@ def check_all(
 def _one(
     request: PreflightRequest, settings: RunSettings, watcher: Watcher, at_once: int
 ) -> tuple[Result, list[FileMessage]]:
-    watcher.on_started(request.source)
+    watcher.on_started(request.shown)
     # a cached result does not contain the model to write
     if settings.cache and settings.outputs.fix is None:
         earlier = settings.cache.result(request, settings.held, settings.installed)
@@ -101,7 +101,7 @@ def _one(
     messages: list[FileMessage] = []
 
     def progress(target: str, stage: str) -> None:
-        watcher.stage(request.source, target, stage)
+        watcher.stage(request.shown, target, stage)
 
     try:
         settings.stages.start()
@@ -131,7 +131,7 @@ def _make_unknown(request: PreflightRequest, reason: Reason, cause: str) -> Resu
     finding = make_found(Finding(reason=reason, cause=cause), "preflight", names)
     return Result(
         verdict="fail",
-        source=request.source,
+        source=request.shown,
         findings=(finding,),
         targets={
             target.name: TargetResult(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from enginewright_contract.images import COMPILED_BACKENDS, ImageFacts
+from enginewright_contract.masking import mask
 from enginewright_contract.schemes import PVC
 from enginewright_contract.task import MOST_STEPS, Processing, Promise, Recipe
 
@@ -33,6 +34,11 @@ class PreflightRequest:
     sent: Path | None = None  # a request that each target answers
     # the steps in the recipe that are on this machine, by their name, which is also that of their claim
     steps: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> str:
+        """Return the source for people: without the secrets in an address."""
+        return mask(self.source)
 
     def name_local_files(self, text: str) -> str:
         """Return a stage's text with the folders of this machine instead of the claims that stand for them."""

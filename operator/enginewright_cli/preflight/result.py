@@ -9,37 +9,15 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from enginewright_contract.base import Message
 from enginewright_contract.manifest import Change, Latency, OutputParity, TensorSpec
-from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding
 from pydantic import Field
 
 from enginewright_cli.preflight.options import suggest
+from enginewright_cli.preflight.remedies import advise
 
 Verdict: TypeAlias = Literal["pass", "warn", "fail"]
 SCHEMA: Final = "enginewright.dev/preflight/v1"
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)  # the worst is last
-# outside a cluster, instead of the reason's remedy, which names objects of one
-_USUAL_REMEDIES: Final = {
-    Reason.BUILD_FAILED: "replace the operators that the builder rejects, or choose another target",
-    Reason.PROVIDER_REFUSED: "choose another target",
-    Reason.PARITY_UNKNOWN: (
-        "give real inputs in which these parts vary, by --samples or --calibration, or omit --precision; a deployment"
-        " accepts them by acceptUnjudged in spec.parity.outputs"
-    ),
-    Reason.SOURCE_UNREACHABLE: "check the path or address, and that this machine reaches it",
-}
-_REMEDIES: Final = {  # outside a cluster, instead of any
-    Reason.STORE_UNAVAILABLE: "set TMPDIR to a writable folder",
-    Reason.STORAGE_FULL: (
-        "free space in the folder for temporary files, or set TMPDIR to a writable folder with more"
-        " space"
-    ),
-    Reason.OUT_OF_MEMORY: "free memory; with several models, lower --jobs",
-    Reason.TIMEOUT: "retry on a machine with less load, or raise --timeout and spec.build.timeout",
-    Reason.PROCESSOR_MISMATCH: "run preflight on a processor of the kind that will serve",
-    Reason.BACKEND_CRASHED: "choose another target, or report its last output to its maintainers",
-    Reason.INTERNAL_ERROR: "report this with the output of --json",
-}
 
 
 class Described(Message):
@@ -155,6 +133,11 @@ class Parity(Described):
     """Whether every output is within its tolerance; unknown: nothing was compared, or the samples do not judge parts of an output."""
     outputs: tuple[OutputParity, ...] = ()
     """Results for each output; empty: nothing was compared, such as for a source that is served unchanged."""
+
+    def list_unjudged(self) -> list[str]:
+        """Return the parts of outputs that the samples do not judge, each once, in words."""
+        parts = ((output.name, part) for output in self.outputs for part in output.unjudged)
+        return list(dict.fromkeys(part.describe(name) for name, part in parts))
 
 
 class PlacedOperator(Described):
@@ -318,22 +301,13 @@ def worst(verdicts: tuple[Verdict, ...]) -> Verdict:
     return max(verdicts, key=VERDICTS.index, default="pass")
 
 
-def advice(finding: Finding) -> str:
-    """Return the remedy for a finding outside a cluster."""
-    if finding.remedy in {None, finding.reason.remedy}:
-        usual = _USUAL_REMEDIES.get(finding.reason, finding.advice)
-    else:
-        usual = finding.advice
-    return _REMEDIES.get(finding.reason, usual)
-
-
 def make_found(finding: Finding, stage: str, targets: tuple[str, ...]) -> Found:
     """Return a stage's finding as it is reported."""
     return Found(
         severity=finding.severity,
         reason=finding.reason.value,
         message=finding.cause,
-        remedy=advice(finding),
+        remedy=advise(finding),
         options=suggest(finding.proposal),
         nodes=finding.nodes,
         node_count=finding.node_count,

@@ -68,6 +68,10 @@ def _findings(result: Result) -> list[RenderableType]:
             for change in target.changes
         ]
         lines += [
+            Text(f"\n{name}: not judged by the samples: {visible(part)}", style=STYLES["warn"])
+            for part in (target.parity.list_unjudged() if target.parity else ())
+        ]
+        lines += [
             Text(f"\n{name}: answers {visible(_describe_answer(output))}", style="cyan")
             for output in target.answer
         ]

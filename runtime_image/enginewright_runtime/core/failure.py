@@ -2,10 +2,9 @@
 
 from typing import Final, Self
 
+from enginewright_contract.masking import mask
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding
-
-from enginewright_runtime.core.logs import mask
 
 _MOST_NODES: Final = 100  # kept in a finding
 

@@ -128,6 +128,7 @@ class Golden(Handoff):
 
     source: str  # generated | samples
     samples: int
+    source_precision: str = "FP32"
     node_costs: tuple[NodeCost, ...] = ()  # of the converted model, if it could be profiled
     parity: tuple[OutputParity, ...] = ()  # of the converted model against source and expected
     expected: bool = False  # whether the samples carried outputs: expected.npz is there too

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from typing import Any, Final, Generic, ParamSpec, Self, TypeVar
 
 from enginewright_contract.reasons import Reason
 
@@ -31,6 +31,7 @@ from enginewright_runtime.core.isolated import (
     dump_arguments,
     load_result,
 )
+from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 from enginewright_runtime.core.time_limit import TimeLimit
 
@@ -58,6 +59,14 @@ class Limits:
     memory_bytes: int | None = None
     # of `TimeLimit` with the child's CPU time, which other load does not use up; `seconds` limits a child that hangs
     work_seconds: float | None = None
+
+    @classmethod
+    def of_model(cls, seconds: float | None = None, *, on_device: bool = False) -> Self:
+        """Return those of a child that loads a model, which may ask for any amount of memory.
+
+        With a device they do not include memory, since CUDA reserves more than it uses.
+        """
+        return cls(seconds, None if on_device else memory_of_child())
 
 
 UNLIMITED: Final = Limits()

@@ -14,6 +14,7 @@ _ROOT: Final = Path("/sys/fs/cgroup")
 _SELF: Final = Path("/proc/self/cgroup")
 _NO_LIMIT: Final = 1 << 60  # bytes; without a limit v1 has a number near 2**63
 _RESERVE: Final = 128 << 20  # bytes of the container's memory for this process to grow
+_SHARE: Final = 0.75  # of the machine's memory, for a child in a container without a limit
 
 
 def cpu_limit(root: Path = _ROOT, membership: Path = _SELF) -> float | None:
@@ -43,17 +44,26 @@ def memory_limit(root: Path = _ROOT, membership: Path = _SELF) -> int | None:
 
 def memory() -> int:
     """Return the memory of this container in bytes: its limit, otherwise the machine's memory."""
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    machine = _machine()
     return min(memory_limit() or machine, machine)
 
 
-def memory_of_child() -> int | None:
-    """Return the memory limit of a child in bytes, if any: below the container's, so that the child reports it."""
-    granted = memory_limit()
-    if granted is None:
-        return None
+def memory_of_child() -> int:
+    """Return the memory limit of a child in bytes: below what the container has, so that the child reports it.
+
+    A container without a limit shares the machine's memory with others, which an untrusted model must not take.
+    """
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return max(_RESERVE, granted - resident - _RESERVE)
+    return max(_RESERVE, _count_granted() - resident - _RESERVE)
+
+
+def _count_granted() -> int:
+    granted, machine = memory_limit(), _machine()
+    return int(machine * _SHARE) if granted is None else min(granted, machine)
+
+
+def _machine() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _folders(root: Path, membership: Path, controller: str = "cpu") -> list[Path]:

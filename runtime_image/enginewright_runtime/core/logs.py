@@ -2,12 +2,12 @@
 
 import logging
 import os
-import re
 import sys
 import time
 from datetime import UTC, datetime
 from typing import Final
 
+from enginewright_contract.masking import mask
 from typing_extensions import override
 
 LEVEL_VARIABLE: Final = "ENGINEWRIGHT_LOG_LEVEL"  # debug adds the tracebacks of internal errors
@@ -15,24 +15,6 @@ LEVEL_VARIABLE: Final = "ENGINEWRIGHT_LOG_LEVEL"  # debug adds the tracebacks of
 _OURS: Final = ("enginewright_runtime", "enginewright_serving")
 _EVERY_SECONDS: Final = 5.0
 _EVERY_SHARE: Final = 0.1
-_ACCOUNT: Final = re.compile(r"(https?://)[^/\s\"'?]*@", re.IGNORECASE)
-_TOKEN: Final = re.compile(r"[^\s\"']+")  # matched in linear time, since models contain any text
-# of object stores, whose keys may contain a ?, which elsewhere begins the query
-_KEYED: Final = re.compile(r"\b(s3|gs|hf)://", re.IGNORECASE)
-_SECRET: Final = re.compile(r"sig|token|credential|secret|password", re.IGNORECASE)
-
-
-def mask(text: str) -> str:
-    """Return a text without the accounts and queries of its URLs, which may contain secrets."""
-    return _TOKEN.sub(_mask, _ACCOUNT.sub(r"\1", text)) if "://" in text else text
-
-
-def _mask(token: re.Match[str]) -> str:
-    address, _, query = token[0].partition("?")
-    is_query = "=" in query and (not _KEYED.search(address) or _SECRET.search(query))
-    if "://" not in address or not is_query:
-        return token[0]
-    return f"{address}?…{query[len(query.rstrip('.,;:)')) :]}"
 
 
 class _Logfmt(logging.Formatter):

@@ -1,4 +1,4 @@
-"""Critical errors (Xid) and memory use of the devices, as NVIDIA's management library (NVML) reports them.
+"""Critical errors (Xid), names and memory use of the devices, as NVIDIA's management library (NVML) reports them.
 
 The driver brings the library. Without it, or where events are not permitted, as in a MIG instance or some
 virtual machines, nothing is reported, and failing runs show later that the device is lost.
@@ -13,6 +13,7 @@ _XID_CRITICAL_ERROR: Final = 0x8  # nvmlEventTypeXidCriticalError of nvml.h
 _ERROR_TIMEOUT: Final = 10  # nvmlReturn_t
 _ERROR_GPU_IS_LOST: Final = 15
 GPU_IS_LOST_XID: Final = 79  # "GPU has fallen off the bus"
+_NAME_BYTES: Final = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE
 
 
 class _EventData(ctypes.Structure):
@@ -53,6 +54,26 @@ def device_bytes(library: str = LIBRARY) -> int | None:
     except (OSError, AttributeError):
         return None
     return None if failed else int(memory.used)
+
+
+def device_names(library: str = LIBRARY) -> list[str]:
+    """Return the names of all devices that the driver reports here, none without a driver."""
+    try:
+        nvml = ctypes.CDLL(library)
+        count = ctypes.c_uint()
+        if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+            return []
+        return [_name(nvml, index) for index in range(count.value)]
+    except (OSError, AttributeError):
+        return []
+
+
+def _name(nvml: ctypes.CDLL, index: int) -> str:
+    device, name = ctypes.c_void_p(), ctypes.create_string_buffer(_NAME_BYTES)
+    failed = nvml.nvmlDeviceGetHandleByIndex_v2(
+        index, ctypes.byref(device)
+    ) or nvml.nvmlDeviceGetName(device, name, _NAME_BYTES)
+    return f"device {index}" if failed else name.value.decode(errors="replace")
 
 
 @dataclass(frozen=True)

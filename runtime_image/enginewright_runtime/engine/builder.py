@@ -11,7 +11,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +31,7 @@ from enginewright_runtime.core.labels import format_label
 from enginewright_runtime.core.logs import format_count
 from enginewright_runtime.core.nvml_use import DeviceMeter
 from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.engine.culprit import SEARCHED, CulpritSearch
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.scoped import parts as graph
 from enginewright_runtime.graph.scoped.parts import Part, TensorProfile, TensorType
@@ -52,7 +53,7 @@ _log: Final = logging.getLogger(__name__)
 BUILD_LOG: Final = "build.log"
 _MODEL_ENGINE: Final = "model"  # the engine of the complete model
 # of a process that analyses a model; a build may take all of the Job's time
-_ANALYSIS: Final = Limits(seconds=900.0)
+_SECONDS: Final = 900.0
 _MIN_NODES: Final = 3  # an engine of fewer compute nodes costs more in copies than it gains
 _MIN_SHARE: Final = 0.2  # unless they take this share of the time
 _MAX_NODES_LISTED: Final = 100  # nodes in a finding
@@ -155,7 +156,9 @@ class _Build:
             engines = [_Engine(about, self._folder / about.file, answer)]
         else:
             why = diagnosis.failure(answer, self._about())
-            if answer.parsed or why.reason not in _PARTIAL or not answer.parser:
+            if answer.parsed:
+                raise self._name_culprit(why)
+            if why.reason not in _PARTIAL or not answer.parser:
                 raise why
             if limit := whole_only(self._recipe.backend):
                 raise diagnosis.not_in_parts(why, limit)
@@ -189,7 +192,9 @@ class _Build:
         path = self._source.with_name(".expanded.onnx")
         try:
             expand = Expand(operators=tuple(operators))
-            changed = Call(run_pass, expand.doing, _ANALYSIS).run(expand, self._source, path)
+            changed = Call(run_pass, expand.doing, Limits.of_model(_SECONDS)).run(
+                expand, self._source, path
+            )
             if not changed.changes:
                 return refused
             nodes = changed.changes[0].nodes
@@ -235,7 +240,7 @@ class _Build:
             if self._recipe.ahead_of_time:
                 break
             try:
-                inspected = Call(native.inspect, "inspecting the engine", _ANALYSIS).run(
+                inspected = Call(native.inspect, "inspecting the engine", Limits(_SECONDS)).run(
                     backend=self._flavor.backend,
                     version=self._recipe.backend_version,
                     engine=engine.path,
@@ -260,10 +265,25 @@ class _Build:
             shutil.copyfile(path, target)
         return list(files)
 
+    def _name_culprit(self, why: StageFailure) -> StageFailure:
+        """Return the failure of a parsed model with the node that it comes from, if the library names none."""
+        if why.reason not in SEARCHED or why.nodes:
+            return why
+        search = CulpritSearch(
+            context.without_passed(self._model),
+            self._types(why),
+            self._attempts,
+            self._sizes(),
+            lambda answer, part: diagnosis.failure(answer, self._about(part)),
+        )
+        label = search.find(why.reason)
+        return why if label is None else diagnosis.add_culprit(why, label)
+
     def _types(self, why: StageFailure) -> dict[str, TensorType]:
         """Return the types of all tensors, without which no part can be extracted."""
         try:
-            call = Call(tensors.types, "reading the types of the model's tensors", _ANALYSIS)
+            doing = "reading the types of the model's tensors"
+            call = Call(tensors.types, doing, Limits.of_model(_SECONDS))
             return call.run(self._source)
         except SessionError as error:
             _log.warning("the model cannot be split into parts: %s", plain(str(error)))
@@ -272,7 +292,8 @@ class _Build:
     def _parts(self, types: Mapping[str, TensorType], why: StageFailure) -> list[_Engine]:
         report_progress(self._request.progress, 5, "Looking for parts")
         doing = f"asking {self._flavor.title} which nodes it supports"
-        supported = Call(partition, doing, _ANALYSIS).run(
+        limits = replace(memory(self._recipe), seconds=_SECONDS)
+        supported = Call(partition, doing, limits).run(
             backend=self._flavor.backend,
             version=self._recipe.backend_version,
             model=self._source,
@@ -280,6 +301,8 @@ class _Build:
             log=self._log,
             plugins=self._libraries.plugins,
         )
+        if supported.left_out:
+            self._findings.append(self._report_unbounded(supported.left_out))
         refused = diagnosis.describe_unsupported(supported.errors, self._about())
         cutter = graph.Cutter(self._model, types)
         parts = [
@@ -310,6 +333,18 @@ class _Build:
         if not engines:
             raise failures[0]
         return self._acyclic(engines, types)
+
+    def _report_unbounded(self, indices: Sequence[int]) -> Finding:
+        labels = [name for at in indices for name in graph.labels(self._model.graph.node[at])]
+        return Finding(
+            severity="warning",
+            reason=Reason.SHAPE_PROFILE_MISSING,
+            cause=f"not in an engine: {name_nodes(labels)}, because {self._flavor.title} needs bounds of"
+            " their inputs, whose sizes depend on values",
+            remedy="export the model with a constant number of what is selected, such as by TopK",
+            nodes=tuple(labels[:_MAX_NODES_LISTED]),
+            node_count=len(labels),
+        )
 
     def _part(
         self,
@@ -342,7 +377,7 @@ class _Build:
         ]
         try:
             doing = "running the model to find the sizes of its tensors"
-            inner_profiles = Call(tensors.sizes, doing, _ANALYSIS).run(
+            inner_profiles = Call(tensors.sizes, doing, Limits.of_model(_SECONDS)).run(
                 model=self._source,
                 golden=self._request.prepared / self._request.manifest.golden_inputs,
                 names=names,

@@ -13,7 +13,6 @@ from enginewright_contract.manifest import BackendLatency, Manifest
 from enginewright_contract.task import Promise
 
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.isolation import Limits
 from enginewright_runtime.engine.handoff import PREPARED_FOLDER
 from enginewright_runtime.engine.verify import make_run
 from enginewright_runtime.proof.latency.comparing import measure
@@ -47,7 +46,7 @@ def measure_backend(
     end = time.monotonic() + seconds
     try:
         run = make_run(work / PREPARED_FOLDER / manifest.model, backend, work, manifest)
-        outcome = run.run(Limits(seconds=seconds))
+        outcome = run.run(seconds)
         if outcome.refusal:
             return _exclude(backend, f"the prepared model {outcome.refusal}")
         if outcome.failed:

@@ -11,6 +11,7 @@ from enginewright_runtime import oci
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import MODEL_FOLDER, PROCESSING_FOLDER
 from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.core.pipeline import own_pipeline
 from enginewright_runtime.engine.handoff import (
     DRIVER,
     ENGINE_FOLDER,
@@ -22,24 +23,26 @@ from enginewright_runtime.engine.handoff import (
     summary,
 )
 from enginewright_runtime.engine.verify import read_manifest
-from enginewright_runtime.store import ENGINE, open_store
+from enginewright_runtime.store import ENGINE, credit, open_store
 
 STAGE: Final = "publish-engine"
 _PUSH_SECONDS: Final = 120  # the pod holds a device; a Job that only looks has more time
 
 
 def run(task: EngineTask, paths: Paths) -> StageReport:
-    """Publish the files of the earlier stages; idempotent."""
+    """Publish the files of the earlier stages, in place of what another release left under the key; idempotent."""
     built = EngineBuilt.read(paths.work)
     store = open_store(paths, ENGINE)
     if built.engine is None:
         manifest, cached = store.find(task.engine_key), True
+        if manifest is not None and not credit.is_credited(store, manifest, own_pipeline()):
+            manifest = None
     else:
         manifest, cached = _publish(task, paths, built, built.engine)
     if manifest is None or manifest.engine is None:
         raise StageFailure(
             Reason.ARTIFACT_MISSING,
-            f"engine {task.engine_key[:12]} was removed from the store meanwhile",
+            f"engine {task.engine_key[:12]} was removed from the store meanwhile, or replaced",
             remedy="no action needed: it is rebuilt",
         )
     pushed = oci.push(paths, store, manifest, _PUSH_SECONDS)
@@ -87,4 +90,5 @@ def _publish(
     files = {name: paths.work / ENGINE_FOLDER / name for name in built.files}
     steps = [file.path for file in prepared.files if file.path.startswith(f"{PROCESSING_FOLDER}/")]
     files |= {name: paths.work / PREPARED_FOLDER / name for name in (*golden, *steps)}
-    return open_store(paths, ENGINE).publish(task.engine_key, files, describe)
+    store = open_store(paths, ENGINE)
+    return credit.publish(store, task.engine_key, files, describe, own_pipeline())

@@ -11,7 +11,7 @@ from enginewright_contract.task import EngineTask
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import MODEL_FOLDER
-from enginewright_runtime.core.isolation import Call
+from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.labels import CONTEXT_OP
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine import handoff
@@ -46,12 +46,8 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     if built.engine is None:
         EngineVerified().write(paths.work)
         return handoff.report_cached(STAGE)
-    recipe = task.recipe
-    manifest = read_manifest(paths.work)
-    engine = paths.work / ENGINE_FOLDER / built.engine.file
-    check_engine(engine, built.engine, recipe.compute_capability, recipe.backend_version)
-    check_wrapper(paths.work / ENGINE_FOLDER / MODEL_FOLDER, built.engine, manifest)
-    if recipe.ahead_of_time:
+    outcome = check(task, paths, built.engine, read_manifest(paths.work))
+    if outcome is None:
         EngineVerified().write(paths.work)
         return StageReport(
             stage=STAGE,
@@ -59,7 +55,6 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
             message="digest, version, compute capability and wrapper agree; built without a device,"
             " so the serving pods check its outputs",
         )
-    outcome = prove(task, paths, manifest)
     worst = outcome.max_abs_error
     EngineVerified(parity_max_abs_error=worst, parity=outcome.parity).write(paths.work)
     error = f", largest absolute error {worst:.3g}" if worst is not None else ""
@@ -74,6 +69,19 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
         ),
         facts={"parity": [parity.model_dump(mode="json") for parity in outcome.parity]},
     )
+
+
+def check(
+    task: EngineTask, paths: Paths, engine: EngineInfo, manifest: Manifest
+) -> GoldenRun | None:
+    """Check the engine and its wrapper in the work folder, and its outputs if a device builds it; raises StageFailure.
+
+    `manifest` is the prepared model's.
+    """
+    recipe, folder = task.recipe, paths.work / ENGINE_FOLDER
+    check_engine(folder / engine.file, engine, recipe.compute_capability, recipe.backend_version)
+    check_wrapper(folder / MODEL_FOLDER, engine, manifest)
+    return None if recipe.ahead_of_time else prove(task, paths, manifest)
 
 
 def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> GoldenRun:
@@ -109,6 +117,7 @@ def make_run(model: Path, backend: str, work: Path, manifest: Manifest) -> Judge
         recipe=manifest.recipe,
         compared_with="source" if lowered else "prepared",
         precision=manifest.precision,
+        source_precision=manifest.source_precision,
         varying=manifest.varying or (),
     )
 
@@ -130,7 +139,7 @@ def check_wrapper(folder: Path, engine: EngineInfo, manifest: Manifest) -> None:
         for attribute in node.attribute
         if attribute.name == "ep_cache_context"
     }
-    wrong = Call(checker_error, "checking the EPContext model").run(path)
+    wrong = Call(checker_error, "checking the EPContext model", Limits.of_model()).run(path)
     if len(model.graph.node) > 1 and (limit := whole_only(engine.recipe.backend)):
         wrong = limit
     elif names != {part.context_node for part in engine.partitions}:

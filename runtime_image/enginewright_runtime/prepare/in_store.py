@@ -1,20 +1,19 @@
 """Finds what the store already has of a model that is to be prepared, and reports it.
 
-A later release may refuse what an earlier one prepared under the same key. So a pipeline records
-which artefacts have passed all its stages, and only those skip the stages. A lost record costs one
-run of them.
+A later release may refuse what an earlier one prepared under the same key. So only artefacts that
+this pipeline is credited with skip the stages, see `store.credit`.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from enginewright_contract.base import TEXT_LENGTH
 from enginewright_contract.keys import compute_prepared_keys
 from enginewright_contract.manifest import Change, Manifest
-from enginewright_contract.reasons import Fault
+from enginewright_contract.reasons import Fault, Reason
 from enginewright_contract.report import Published
 from enginewright_contract.task import PrepareTask
 
@@ -23,7 +22,7 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.session.arrays import map_arrays
 from enginewright_runtime.session.extensions.libraries import key_data
-from enginewright_runtime.store import Store, open_store
+from enginewright_runtime.store import Store, credit, open_store
 
 _log: Final = logging.getLogger(__name__)
 _FOLDER: Final = "stored"  # golden samples, from the store
@@ -46,16 +45,23 @@ def find_intact(
     task: PrepareTask, digest: str, data: Mapping[str, str], paths: Paths
 ) -> Published | None:
     """Return what the store has of a prepared model, if it is whole; arguments as of `keys_of`."""
-    return _find(open_store(paths), keys_of(task, digest, data), data, paths)
+    return _find(open_store(paths), keys_of(task, digest, data), data, paths, lambda _: True)
 
 
 def _find(
-    store: Store, keys: Sequence[str], data: Mapping[str, str], paths: Paths
+    store: Store,
+    keys: Sequence[str],
+    data: Mapping[str, str],
+    paths: Paths,
+    counts: Callable[[Manifest], bool],
 ) -> Published | None:
     for key in reversed(keys):
+        manifest = _find_readable(store, key)
+        if manifest is None or not counts(manifest):
+            continue  # without reading all of it
         manifest = store.find_intact(key)
         # an artefact of an earlier version lacks the signature, which needs the model
-        if manifest is not None and manifest.signature is not None:
+        if manifest is not None and manifest.signature is not None and counts(manifest):
             folder = paths.work / _FOLDER
             try:
                 store.read_golden(key, folder)
@@ -69,31 +75,32 @@ def _find(
     return None
 
 
+def _find_readable(store: Store, key: str) -> Manifest | None:
+    """Return the manifest of an artefact that exists, unless it is damaged."""
+    try:
+        return store.find(key)
+    except StageFailure as failure:
+        if failure.reason is not Reason.ARTIFACT_CORRUPT:
+            raise
+        _log.warning("%s", failure.message)
+        return None
+
+
 def find_passed(
     task: PrepareTask, digest: str, data: Mapping[str, str], paths: Paths
 ) -> Published | None:
-    """Return what the store has, if it is whole and has passed all stages of this pipeline before."""
-    if task.pipeline is None:
+    """Return what the store has, if it is whole and this pipeline is credited with it."""
+    pipeline = task.pipeline
+    if pipeline is None:
         return None
     store = open_store(paths)
-    passed = [
-        key
-        for key in keys_of(task, digest, data)
-        if store.get_cache(_record(key, task.pipeline)) is not None
-    ]
-    return _find(store, passed, data, paths)
-
-
-def record_passed(store: Store, task: PrepareTask, key: str) -> None:
-    """Record that a pipeline has passed all stages; a failure is only logged."""
-    if task.pipeline is None:
-        return
-    try:
-        store.put_cache(_record(key, task.pipeline), b"")
-    except StageFailure as failure:
-        _log.warning(
-            "that prepared model %s has passed is not recorded: %s", key[:12], failure.message
-        )
+    return _find(
+        store,
+        keys_of(task, digest, data),
+        data,
+        paths,
+        lambda manifest: credit.is_credited(store, manifest, pipeline),
+    )
 
 
 def report_prepared(
@@ -114,10 +121,6 @@ def report_prepared(
         data=dict(data),
         signature=manifest.signature,
     )
-
-
-def _record(key: str, pipeline: str) -> str:
-    return f"passed-{key}-{pipeline}"
 
 
 def _largest_outputs(path: Path) -> int:

@@ -1,5 +1,6 @@
 """Publishes the prepared model to the store and reports its facts."""
 
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -39,7 +40,7 @@ from enginewright_runtime.session.base import distribution
 from enginewright_runtime.session.extensions import bundled
 from enginewright_runtime.session.extensions.libraries import BUNDLED, files_of
 from enginewright_runtime.session.processing.chain import connect
-from enginewright_runtime.store import Store, open_store
+from enginewright_runtime.store import Store, credit, open_store
 
 _GOLDEN: Final = (f"{GOLDEN_FOLDER}/{INPUTS}", f"{GOLDEN_FOLDER}/{OUTPUTS}")
 _EXPECTED: Final = f"{GOLDEN_FOLDER}/{EXPECTED}"
@@ -47,7 +48,7 @@ _PARTS: Final = f"{GOLDEN_FOLDER}/{PARTS}"
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
-    """Publish the files of the earlier stages; idempotent."""
+    """Publish the files of the earlier stages, unless the store has equal ones; idempotent."""
     fetched = Fetched.read(paths.work)
     validated = Validated.read(paths.work)
     golden = Golden.read(paths.work)
@@ -62,6 +63,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     if task.recipe.backend not in DEVICE_BACKENDS:
         saturates = saturable(model, served, task.recipe.backend)
 
+    @cache
     def signature() -> PublishedSignature | None:
         own = signature_of(served / MODEL_NAME, validated, task.recipe)
         return connect(validated.steps, own).signature() if own and validated.steps else own
@@ -91,6 +93,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             profiles=_profiles(validated, task.recipe),
             source_opset=validated.opset,
             precision=quantized.precision,
+            source_precision=golden.source_precision,
             graph_optimization=(
                 golden.graph_optimization if quantized.folder != QUANTIZED_FOLDER else None
             ),
@@ -105,16 +108,17 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 
     files = {f"{MODEL_FOLDER}/{path.relative_to(served)}": path for path in _files(served)}
     further = (name for name in (_EXPECTED, _PARTS) if (paths.work / name).exists())
-    files |= {name: paths.work / name for name in (*_GOLDEN, *further)} | files_of(served / MODEL_NAME)
+    files |= {name: paths.work / name for name in (*_GOLDEN, *further)} | files_of(
+        served / MODEL_NAME
+    )
     for step in validated.steps:
         folder = f"{PROCESSING_FOLDER}/{step.name}"
         files |= {
             f"{folder}/{path.relative_to(paths.work / folder)}": path
             for path in _files(paths.work / folder)
         }
-    manifest, cached = store.publish(key, files, describe)
+    manifest, cached = credit.publish(store, key, files, describe, task.pipeline)
     manifest = manifest.model_copy(update={"signature": manifest.signature or signature()})
-    in_store.record_passed(store, task, key)
     pushed = oci.push(paths, store, manifest)
     state = "the store already had" if cached else "published"
     made = in_store.report_prepared(manifest, paths.work / _GOLDEN[1], data, cached=cached)

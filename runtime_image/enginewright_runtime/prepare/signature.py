@@ -17,7 +17,7 @@ from enginewright_contract.task import Recipe
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import Validated
-from enginewright_runtime.core.isolation import Call
+from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.session.datatypes import DATATYPES
 from enginewright_runtime.session.reference import load_reference
 from enginewright_runtime.session.samples import type_name
@@ -60,7 +60,7 @@ def load(model: Path) -> Interface:
 def _interface(model: Path, validated: Validated) -> Interface:
     """Return a session's inputs and outputs, or the declared ones if only other backends load the model."""
     try:
-        return Call(load, "reading the model's inputs and outputs").run(model)
+        return Call(load, "reading the model's inputs and outputs", Limits.of_model()).run(model)
     except (SessionError, StageFailure) as error:
         _log.info("the sizes of outputs are those that the model declares: %s", error)
         return _declare_arguments(validated.inputs), _declare_arguments(validated.outputs)

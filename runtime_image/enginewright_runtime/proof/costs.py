@@ -25,7 +25,7 @@ from enginewright_contract.task import Recipe
 from enginewright_runtime.core import shared_results
 from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import SessionError, StageFailure
-from enginewright_runtime.core.isolation import Call
+from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.labels import format_label, strip_fusion
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.scoped.shape_nodes import function_calls
@@ -59,7 +59,7 @@ def measure(model: Path, inputs: Path, recipe: Recipe) -> tuple[NodeCost, ...]:
     # created here, so that it is removed even if the child crashes
     with tempfile.TemporaryDirectory(prefix="profile-") as folder:
         return shared_results.run_shared(
-            Call(profile, "profiling the model on backend cpu"),
+            Call(profile, "profiling the model on backend cpu", Limits.of_model()),
             shared_results.ResultKey(model, recipe, {"inputs": file_sha256(inputs).sha256}),
             model,
             inputs,

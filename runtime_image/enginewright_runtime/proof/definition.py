@@ -12,7 +12,7 @@ from onnx import helper
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolation import Call, Limits
-from enginewright_runtime.core.limits import memory_limit
+from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.time_limit import TimeLimit
@@ -36,9 +36,8 @@ def try_definition(model: Path, sample: Sample, folder: Path) -> GoldenRun:
     write_arrays(folder / INPUTS, {sample.name: sample.inputs})
     doing = "running the source by ONNX's reference implementation"
     _log.info("%s", doing)
-    memory = memory_limit()
     try:
-        call = Call(run_definition, doing, Limits(_SECONDS, memory // 2 if memory else None))
+        call = Call(run_definition, doing, Limits(_SECONDS, memory_of_child() // 2))
         return call.run(model, folder)
     except StageFailure as failure:
         if failure.reason is Reason.STORAGE_FULL:

@@ -17,6 +17,7 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.graph.shapes import points
 
 Array = NDArray[Any]
+Ranges = Mapping[str, tuple[float | None, float | None]]  # lowest and highest value, by input
 _SEED: Final = 20240229
 LARGEST_INPUTS: Final = 256 << 20  # bytes that one sample may store
 _ONE_SAMPLE: Final = "sample"  # name of the only sample of a file with bare input names
@@ -61,17 +62,22 @@ def generate(
 
     Values are in the profile's range, inclusive; else floats in [0, 1), integers in `integers`.
     """
-    ranges = {profile.input: (profile.low, profile.high) for profile in profiles}
+    ranges = find_ranges(profiles)
     return [
         draw(inputs, shapes, ranges, integers, corner)
         for corner, shapes in points(profiles).items()
     ]
 
 
+def find_ranges(profiles: Sequence[ShapeProfile]) -> Ranges:
+    """Return the declared ranges of values."""
+    return {profile.input: (profile.low, profile.high) for profile in profiles}
+
+
 def draw(
     inputs: Sequence[TensorSpec],
     shapes: Mapping[str, tuple[int, ...]],
-    ranges: Mapping[str, tuple[float | None, float | None]],
+    ranges: Ranges,
     integers: IntegerRange,
     corner: str,
 ) -> Sample:

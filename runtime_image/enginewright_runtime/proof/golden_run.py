@@ -8,17 +8,19 @@ from typing import Any, Final, Self
 
 import numpy as np
 import onnxruntime as ort
+from enginewright_contract.images import DEVICE_BACKENDS
 from enginewright_contract.manifest import OutputParity, VaryingOutput
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import Recipe
 from numpy.typing import NDArray
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
-from enginewright_runtime.core.isolation import UNLIMITED, Call, Limits
+from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 from enginewright_runtime.core.time_limit import TimeLimit
 from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.proof.natural.choosing import NO_NATURAL, NaturalInputs, run_natural
 from enginewright_runtime.proof.parity.comparison import (
     ComparedWith,
     Comparison,
@@ -90,20 +92,33 @@ class GoldenRun:
     warnings: tuple[str, ...] = ()
 
 
-def run_reference(model: Path, folder: Path, recipe: Recipe) -> GoldenRun:
-    """Run inputs.npz on the CPU provider, write outputs.npz, compare with expected.npz.
+def run_reference(
+    model: Path,
+    folder: Path,
+    recipe: Recipe,
+    precision: str,
+    natural: NaturalInputs = NO_NATURAL,
+    level: str | None = None,
+) -> GoldenRun:
+    """Run inputs.npz on the CPU provider, write outputs.npz, compare with expected.npz by the model's own precision.
 
-    Samples that the model rejects, or whose outputs are too large, are removed from inputs.npz.
+    Samples that the model rejects, or whose outputs are too large, are removed from inputs.npz; natural ones get the
+    range in which the outputs move most, and those that the model rejects are not reported. `level` is that of graph
+    optimizations where only one makes a reference; what serves need not have it.
     """
     allow_unreleased()
-    return _at_the_right_level("cpu", partial(_run_reference, model, folder, recipe))
+    run = partial(_run_reference, model, folder, Tolerances.of(recipe, precision), natural)
+    return _at_the_right_level("cpu", run) if level is None else replace(run(level), level=None)
 
 
-def _run_reference(model: Path, folder: Path, recipe: Recipe, level: str | None) -> GoldenRun:
+def _run_reference(
+    model: Path, folder: Path, tolerances: Tolerances, natural: NaturalInputs, level: str | None
+) -> GoldenRun:
     load_limit = TimeLimit(_FAST_LOAD)
     runner, signature, level = load_runner("cpu", model, level)
     loads_fast = not load_limit.over()
     inputs = read_arrays(folder / INPUTS)
+    of_nature = {name: inputs.pop(name) for name in natural.names if name in inputs}
     outputs: dict[str, Arrays] = {}
     refused: dict[str, str] = {}
     warnings: list[str] = []
@@ -120,6 +135,11 @@ def _run_reference(model: Path, folder: Path, recipe: Recipe, level: str | None)
             warnings.append(
                 f"golden sample {name!r} is dropped: its outputs ({format_bytes(size)}) are too large"
             )
+    as_run = run_natural(
+        partial(run_sample, runner, signature), of_nature if outputs else {}, natural.images
+    )
+    inputs |= as_run.inputs
+    outputs |= as_run.outputs
     write_arrays(folder / OUTPUTS, outputs)
     write_arrays(folder / INPUTS, {name: inputs[name] for name in outputs})
     warnings += _not_finite(signature, outputs)
@@ -134,7 +154,6 @@ def _run_reference(model: Path, folder: Path, recipe: Recipe, level: str | None)
     warnings += map(_describe_varying, varying)
     judged = []
     if (expected := folder / EXPECTED).exists():
-        tolerances = Tolerances.of(recipe)
         comparison, by_sample = _judge(expected, signature, tolerances, "expected", varying)
         for name in outputs.keys() & by_sample.keys():
             again = partial(run_sample, runner, signature, inputs[name])
@@ -170,13 +189,16 @@ class JudgedRun:
     recipe: Recipe  # with the user's tolerances
     compared_with: ComparedWith  # the origin of the golden outputs
     precision: str | None  # of the model, unless it has the source's
+    source_precision: str | None = None
     rounding: bool = False  # whether FP32 outputs may differ only by rounding
     varying: tuple[VaryingOutput, ...] = ()  # outputs that differ between runs of the source
+    level: str | None = None  # as of `run_reference`
 
-    def run(self, limits: Limits = UNLIMITED) -> GoldenRun:
-        """Run and compare in a child process; raises StageFailure."""
+    def run(self, seconds: float | None = None) -> GoldenRun:
+        """Run and compare in a child process within a time limit; raises StageFailure."""
         try:
             doing = f"running the golden inputs on backend {self.backend}"
+            limits = Limits.of_model(seconds, on_device=self.backend in DEVICE_BACKENDS)
             return Call(run_judged, doing, limits).run(self)
         except SessionError as error:
             return GoldenRun(
@@ -186,7 +208,7 @@ class JudgedRun:
 
 def run_judged(asked: JudgedRun) -> GoldenRun:
     """Run golden inputs and compare, in this process; raises SessionError if the model does not load."""
-    tolerances = Tolerances.of(asked.recipe, asked.precision)
+    tolerances = Tolerances.of(asked.recipe, asked.precision or asked.source_precision)
     exact = replace(tolerances, rounding=asked.rounding)
     files, backend, varying = asked.files, asked.backend, asked.varying
 
@@ -212,6 +234,8 @@ def run_judged(asked: JudgedRun) -> GoldenRun:
             count += 1
         return replace(_outcome([item for item, _ in judged]), samples=count, level=level)
 
+    if asked.level is not None:
+        return replace(judge(asked.level), level=None)
     # below ALL a quantized model runs QuantizeLinear and DequantizeLinear instead of integer kernels
     return judge(None) if asked.precision is not None else _at_the_right_level(backend, judge)
 

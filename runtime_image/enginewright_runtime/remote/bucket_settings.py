@@ -7,6 +7,8 @@ import re
 from typing import Final
 from urllib.parse import urlsplit
 
+from enginewright_contract.schemes import Scheme
+
 from enginewright_runtime.remote.failures import unreachable
 
 _PRINTABLE: Final = re.compile(r"[!-~]+")
@@ -17,12 +19,12 @@ _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 _BUCKET: Final = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]{0,254}")  # $root and $web are Azure's
 
 
-def check_bucket(scheme: str, name: str) -> None:
+def check_bucket(scheme: Scheme, name: str) -> None:
     """Check the name of a bucket or container."""
     if not _BUCKET.fullmatch(name):
         raise unreachable(
-            "the address names a bucket that no store can have",
-            f"write {scheme}://BUCKET/PATH, with letters, digits, '.', '_' and '-' in BUCKET",
+            f"the address names a {scheme.bucket} that no store can have",
+            f"write {scheme.form}, with letters, digits, '.', '_' and '-' in {scheme.bucket.upper()}",
         )
 
 

@@ -85,8 +85,8 @@ def bucket(uri: str, secret: Secret, *, anonymous: bool = False) -> Bucket:
     name, _, path = uri.removeprefix(scheme.prefix).partition("/")
     place = kind.locate(name, path, secret)
     if not place.name:
-        raise unreachable(f"{uri} names no bucket", f"write {scheme.prefix}BUCKET/PATH")
-    check_bucket(scheme.name, place.name)
+        raise unreachable(f"{uri} names no {scheme.bucket}", f"write {scheme.form}")
+    check_bucket(scheme, place.name)
     if secret.get(AUTHORITY):
         secret.trust()
     identity = "secret" if place.has_credentials else "anonymous" if anonymous else _identity(kind)

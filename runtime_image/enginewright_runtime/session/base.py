@@ -80,7 +80,10 @@ class SessionBackend(ABC):
         return {}
 
     def providers(self, options: ort.SessionOptions, request: SessionRequest) -> list[Any] | None:
-        """Return the providers for `InferenceSession`, or None after adding them to `options`; raises ProviderError."""
+        """Return the providers for `InferenceSession`, or None after adding them to `options`.
+
+        Raises ProviderError, or StageFailure where the provider is not the cause.
+        """
         del options
         providers = [(self.provider, self.provider_options(request))]
         return providers if self.provider == CPU_PROVIDER else [*providers, CPU_PROVIDER]

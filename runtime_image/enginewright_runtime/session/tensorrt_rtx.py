@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from enginewright_runtime.session import driver, libraries
 from enginewright_runtime.session.base import ProviderError, SessionBackend, SessionRequest
+from enginewright_runtime.session.device_discovery import find_lack
 from enginewright_runtime.session.extensions.libraries import load_plugins
 
 _PLUGIN: Final = "onnxruntime_ep_nv_tensorrt_rtx"
@@ -74,7 +75,8 @@ class TensorRtRtxBackend(SessionBackend):
             # ONNX Runtime's exceptions have no common base class but Exception
             raise ProviderError(str(error)) from error
         if not devices:
-            raise ProviderError(f"{self.provider} found no supported device")
+            lack = ProviderError(f"{self.provider} found no supported device")
+            raise find_lack(self.provider) or lack
         return None
 
     @override

@@ -31,6 +31,7 @@ from enginewright_runtime.sources.base import (
     parent_of,
     unsafe,
 )
+from enginewright_runtime.sources.formats import MODEL_SUFFIX, name_format
 from enginewright_runtime.sources.quota import DiskQuota
 
 _log: Final = logging.getLogger(__name__)
@@ -157,23 +158,21 @@ def _unpack(
 
 def _only(source: ModelSource, suffix: str, reason: Reason = Reason.SOURCE_UNREACHABLE) -> str:
     names: list[str] = []
+    paths: list[str] = []
     for deep in (False, True):
-        names = [
-            entry.path
-            for entry in source.files(deep=deep)
-            if not _is_hidden(entry) and entry.path.lower().endswith(suffix)
-        ]
+        paths = [entry.path for entry in source.files(deep=deep) if not _is_hidden(entry)]
+        names = [path for path in paths if path.lower().endswith(suffix)]
         if names:
             break
     if len(names) == 1:
         return names[0]
-    remedy = "name the file" if names else f"name a folder with one {suffix} file"
-    if not names and reason is Reason.INVALID_MODEL:
-        remedy = "is it a PyTorch checkpoint? export it to ONNX"
+    remedy = "name the file" if names else f"name a folder or archive with one {suffix} file"
+    form = name_format(paths) if suffix == MODEL_SUFFIX and not names else None
+    if form is not None:
+        remedy = "export the model to ONNX, and give the .onnx file"
+    what = f", and is {form}" if form else f": {name_nodes(names) or 'none'}"
     raise StageFailure(
-        reason,
-        f"{source.shown} has {len(names)} {suffix} files: {name_nodes(names) or 'none'}",
-        remedy=remedy,
+        reason, f"{source.shown} has {len(names)} {suffix} files{what}", remedy=remedy
     )
 
 

@@ -113,12 +113,12 @@ class BucketMedium(Medium):
         content = _encode_manifest(json.loads(manifest.to_json()))
         for _ in range(_PUT_TRIES):
             present = self._objects.info(name)  # before it is judged: only this one is replaced
-            if present is not None and publication.is_intact():
+            if present is not None and publication.stays(manifest):
                 return manifest, False
             if self._objects.put_if(name, content, present):
                 self._restore(listed, publication)
                 return manifest, True
-        raise unavailable(f"other publishers keep replacing {name} with what is damaged")
+        raise unavailable(f"other publishers keep replacing {name}")
 
     @override
     def leftovers(self, named: Callable[[], frozenset[str]]) -> Iterator[Leftover]:

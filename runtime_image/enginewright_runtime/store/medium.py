@@ -21,7 +21,8 @@ class Publication:
     artifact: Artifact
     files: Mapping[str, Path]  # by path inside the artefact
     describe: Callable[[tuple[ArtifactFile, ...]], Manifest]  # returns the manifest of copied files
-    is_intact: Callable[[], bool]  # whether the store has an artefact with this key by now
+    # whether what the store has under this key by now stays, although the artefact of this manifest was made
+    stays: Callable[[Manifest], bool]
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,10 @@ class Medium(ABC):
 
     @abstractmethod
     def publish(self, publication: Publication) -> tuple[Manifest, bool]:
-        """Store an artefact, its manifest last; return that, and False if another publisher was first."""
+        """Store an artefact, its manifest last; return that, and False if another one is there and stays.
+
+        One that does not stay is replaced: readers that began with it end with the other one.
+        """
 
     @abstractmethod
     def leftovers(self, named: Callable[[], frozenset[str]]) -> Iterator[Leftover]:

@@ -1,4 +1,8 @@
-"""The artefact store, on any medium: an artefact exists once its manifest does, and its first publisher wins."""
+"""The artefact store, on any medium: an artefact exists once its manifest does.
+
+Its publisher decides whether what is there under its key stays or is replaced, see `credit`. Readers get the
+one or the other: what they have read of a replaced artefact does not match its digests, and they read again.
+"""
 
 import hashlib
 import logging
@@ -11,7 +15,7 @@ from enginewright_contract.manifest import LARGEST_MANIFEST, MANIFEST_NAME, Arti
 from enginewright_contract.node_cache import scope
 from enginewright_contract.reasons import Reason
 
-from enginewright_runtime.core.digests import Copied
+from enginewright_runtime.core.digests import Copied, file_sha256
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import TransferProgress
 from enginewright_runtime.store.artifacts import (
@@ -39,6 +43,12 @@ _DIGEST_BYTES: Final = hashlib.sha256().digest_size
 _RANDOM: Final = (b"RandomNormal", b"RandomUniform", b"Multinomial", b"Bernoulli")
 _CHUNK: Final = 4 << 20  # bytes
 _OVERLAP: Final = max(map(len, _RANDOM)) - 1
+
+
+def keep_first(present: Manifest, made: Manifest) -> bool:
+    """Let what is in the store stay: the rule of publishers that have proved nothing, such as an import."""
+    del present, made
+    return True
 
 
 class Store:
@@ -78,8 +88,12 @@ class Store:
             self._medium.renew(Artifact(self._kind, key))  # first: what is verified after it stays
         try:
             manifest = self.find(key)
-            if manifest is not None:
-                self.verify(manifest)
+            while manifest is not None:
+                try:
+                    self.verify(manifest)
+                    break
+                except StageFailure as failure:
+                    manifest = self._find_newer(manifest, failure)
         except StageFailure as failure:
             if failure.reason is not self._kind.damaged:
                 raise
@@ -104,21 +118,41 @@ class Store:
         self, key: str, target: Path, chosen: Callable[[Manifest], tuple[ArtifactFile, ...]]
     ) -> Manifest:
         manifest = self.find(key)
-        if manifest is None:
-            raise self._missing(key)
+        while manifest is not None:
+            try:
+                self._copy_files(manifest, chosen(manifest), target)
+            except StageFailure as failure:
+                newer = self._find_newer(manifest, failure)
+                for file in chosen(manifest):
+                    (target / file.path).unlink(missing_ok=True)
+                manifest = newer
+            else:
+                return manifest
+        raise self._missing(key)
+
+    def _copy_files(
+        self, manifest: Manifest, files: tuple[ArtifactFile, ...], target: Path
+    ) -> None:
+        """Copy an artefact's manifest and some of its files, verified, to `target`."""
         with available(written="the folder of the pod"):
             target.mkdir(parents=True, exist_ok=True)
             (target / MANIFEST_NAME).unlink(missing_ok=True)
             part = scope(manifest)
-            try:
-                for file in chosen(manifest):
-                    self._copy_out(Artifact(self._kind, key), part, file, target / file.path)
-            except StageFailure as failure:
-                if failure.reason is self._kind.damaged and self.find(key) is None:
-                    raise self._missing(key) from None  # it was removed meanwhile
-                raise
+            for file in files:
+                self._copy_out(Artifact(self._kind, manifest.key), part, file, target / file.path)
             (target / MANIFEST_NAME).write_text(manifest.to_json())
-        return manifest
+
+    def _find_newer(self, read: Manifest, failure: StageFailure) -> Manifest | None:
+        """Return what has replaced a damaged artefact since its manifest was read, None if it was removed.
+
+        Raises the failure to read it if it is still the same.
+        """
+        if failure.reason is not self._kind.damaged:
+            raise failure
+        present = self.find(read.key)
+        if present == read:
+            raise failure
+        return present
 
     def _missing(self, key: str) -> StageFailure:
         return StageFailure(
@@ -152,10 +186,12 @@ class Store:
         key: str,
         files: Mapping[str, Path],
         describe: Callable[[tuple[ArtifactFile, ...]], Manifest],
+        keeps: Callable[[Manifest, Manifest], bool] = keep_first,
     ) -> tuple[Manifest, bool]:
-        """Store files, by path inside the artefact, unless an intact one with this key exists.
+        """Store files, by path inside the artefact, unless an intact one with this key exists and stays.
 
-        `describe` returns the manifest for the copied files. Returns the manifest in the store, and whether it existed
+        `describe` returns the manifest for the copied files; `keeps`, given the manifest in the store and that one,
+        whether the former stays, which otherwise is replaced. Returns the manifest in the store, and whether it existed
         already. Raises InvalidModel too, for a path that no pod can create.
         """
         for name in files:
@@ -165,21 +201,21 @@ class Store:
                     f"the path of the file {shorten(name)} is too long, or not one in an artefact",
                     remedy="give the model's external data files shorter names, in fewer folders",
                 )
-        if (present := self.find_intact(key)) is not None:
+        present = self.find_intact(key)
+        if present is not None and keeps(present, describe(_list_files(files))):
             return present, True
+        kept: list[Manifest] = []
+
+        def stays(made: Manifest) -> bool:
+            present = self.find_intact(key)
+            kept[:] = [present] if present is not None and keeps(present, made) else []
+            return bool(kept)
+
         with available():
             manifest, is_stored = self._medium.publish(
-                Publication(
-                    artifact=Artifact(self._kind, key),
-                    files=files,
-                    describe=describe,
-                    is_intact=lambda: self.find_intact(key) is not None,
-                )
+                Publication(Artifact(self._kind, key), files, describe, stays)
             )
-        if is_stored:
-            return manifest, False
-        present = self.find(key)
-        return (manifest, False) if present is None else (present, True)
+        return (manifest, False) if is_stored else (kept[0], True)
 
     def publish_folder(self, manifest: Manifest, folder: Path) -> bool:
         """Store an artefact from a folder, once all of it is checked; return whether the store had an intact one."""
@@ -288,3 +324,12 @@ def _cache(name: str) -> str:
     if not is_name(name):
         raise StageFailure(Reason.INTERNAL_ERROR, f"{name!r} cannot name a cache")
     return f"{CACHES}/{name}"
+
+
+def _list_files(files: Mapping[str, Path]) -> tuple[ArtifactFile, ...]:
+    """Return what a manifest lists of files, by path inside the artefact."""
+    copied = {name: file_sha256(path) for name, path in files.items()}
+    return tuple(
+        ArtifactFile(path=name, sha256=one.sha256, size_bytes=one.size_bytes)
+        for name, one in copied.items()
+    )

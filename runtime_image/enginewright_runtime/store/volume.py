@@ -1,7 +1,8 @@
 """A store on a mounted volume.
 
 `prepared/<key>/` and `engines/<key>/` are created by renaming a complete, synced folder from `tmp/`, so
-that readers see an artefact completely or not at all, even after a crash.
+that readers see an artefact completely or not at all, even after a crash. A replaced artefact is first
+renamed to `tmp/`: for that moment, or after a crash in it, there is none, and it is made again.
 """
 
 import errno
@@ -35,6 +36,7 @@ from enginewright_runtime.store.medium import Leftover, Listed, Medium, Publicat
 _log: Final = logging.getLogger(__name__)
 _TMP: Final = "tmp"
 _DEAD_AFTER_SECONDS: Final = 86400.0
+_MOVE_TRIES: Final = 5  # of an artefact, each after another one was moved away
 _OWN: Final = re.compile(r"(?:[0-9a-f]{64}|damaged)-[0-9a-f]{16}")  # names of folders in tmp/
 _NOT_PERMITTED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
@@ -76,7 +78,14 @@ class VolumeMedium(Medium):
         on_chunk: Callable[[int], None] | None = None,
     ) -> Copied | None:
         with self.open_file(artifact, file) as reader:
-            return None if reader is None else digests.copy(reader, writer, on_chunk)
+            try:
+                return None if reader is None else digests.copy(reader, writer, on_chunk)
+            except OSError as error:
+                if error.errno != errno.ESTALE:
+                    raise
+                return (
+                    None  # another node has replaced the artefact, so the file that is open is gone
+                )
 
     @override
     @contextmanager
@@ -96,7 +105,7 @@ class VolumeMedium(Medium):
         folder = self._root / _TMP / f"{publication.artifact.key}-{secrets.token_hex(8)}"
         try:
             manifest = _write_folder(folder, publication)
-            return manifest, self._move_in(folder, publication)
+            return manifest, self._move_in(folder, publication, manifest)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -222,26 +231,29 @@ class VolumeMedium(Medium):
             return []
         return [path for path in folder.iterdir() if _is_own(path)]
 
-    def _move_in(self, folder: Path, publication: Publication) -> bool:
-        """Rename the complete folder to the artefact; return False if another publisher was first."""
+    def _move_in(self, folder: Path, publication: Publication, manifest: Manifest) -> bool:
+        """Rename the complete folder to the artefact; return False if another one is there and stays."""
         target = self._root / publication.artifact.folder
         target.parent.mkdir(exist_ok=True)
-        for attempt in (1, 2):
+        for _ in range(_MOVE_TRIES):
             try:
                 folder.rename(target)
             except OSError as error:
                 if error.errno not in set_aside.TAKEN:
                     raise
-                if attempt == 2 or publication.is_intact():
+                if publication.stays(manifest):
                     return False
                 self._move_away(target)
             else:
                 digests.sync_folder(target.parent)
                 return True
-        return False
+        raise StageFailure(
+            Reason.STORE_UNAVAILABLE,
+            f"other publishers keep replacing {publication.artifact.folder}",
+        )
 
     def _move_away(self, target: Path) -> None:
-        """Remove a damaged artefact; another process may do so at the same time."""
+        """Remove a damaged or replaced artefact; another process may do so at the same time."""
         trash = self._root / _TMP / f"damaged-{secrets.token_hex(8)}"
         try:
             target.rename(trash)

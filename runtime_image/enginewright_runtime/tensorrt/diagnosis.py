@@ -146,6 +146,16 @@ def not_in_parts(why: StageFailure, limit: str) -> StageFailure:
     )
 
 
+def add_culprit(why: StageFailure, label: str) -> StageFailure:
+    """Return the failure of a build with the node up to which the model is built."""
+    return StageFailure(
+        why.reason,
+        f"{why.cause}; it builds the nodes before {label}, and not with it",
+        nodes=(label,),
+        remedy=why.finding.remedy,
+    )
+
+
 def _describe_unparsed(answer: BuildResult, about: Circumstances) -> StageFailure:
     messages = [*(error.message for error in answer.parser), *answer.errors]
     for item in messages:
@@ -190,7 +200,7 @@ def _of_build(answer: BuildResult, about: Circumstances) -> StageFailure:
             Reason.BUILD_OUT_OF_MEMORY,
             f"{about.title} cannot build the engine in the {format_bytes(free)} that are free on the"
             f" device: {sentence(errors[-1])}",
-            remedy="free device memory: the Job shares its device with another process",
+            remedy="free device memory: another process uses the device too",
         )
     return StageFailure(
         Reason.BUILD_FAILED,
@@ -268,6 +278,16 @@ def without_driver(title: str, errors: Sequence[str]) -> StageFailure:
         Reason.DRIVER_TOO_OLD if too_old else Reason.DRIVER_MISSING,
         f"{title} cannot use the device: {why}",
     )
+
+
+def creates_nothing(what: str, title: str, errors: Sequence[str]) -> StageFailure:
+    """Return the failure of a library that returns nothing where it should create `what`, with what it logged."""
+    if any(sign in error for error in errors for sign in _NO_HOST_MEMORY):
+        return out_of_memory(f"building the engine with {title}")
+    if _cuda_codes(errors):
+        return without_driver(title, errors)
+    why = sentence(errors[-1]) if errors else "it gives no reason"
+    return StageFailure(Reason.BUILD_FAILED, f"{title} creates no {what}: {why}")
 
 
 def _cuda_codes(errors: Sequence[str]) -> set[str]:

@@ -6,7 +6,7 @@ bytes for the second build of a process, and may crash. The functions here inter
 """
 
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +21,7 @@ from enginewright_runtime.tensorrt.results import BuildResult, ParserError
 
 _LOG_BYTES: Final = 512 << 10  # of the build log; later messages are dropped
 _ERRORS: Final = 200  # returned at most
+_NULL: Final = "nullptr"  # in the error of the bindings for a null pointer of the library
 
 
 def build(
@@ -54,13 +55,13 @@ def build(
         logger = logger_of(trt, sink)
         builder = open_builder(trt, flavor, logger)
         load_libraries(trt, logger, plugins)
-        network = builder.create_network(network_flags(trt, flavor))
-        parser = trt.OnnxParser(network, logger)
+        network = open_network(trt, flavor, logger, builder)
+        parser = open_parser(trt, flavor, logger, network)
         parsed = parser.parse_from_file(str(model))
         result = BuildResult(built=False, parsed=parsed, parser=parser_errors(parser))
         if not parsed:
             return _finish(result, logger)
-        config = builder.create_builder_config()
+        config = _create("configuration", builder.create_builder_config, flavor, logger)
         monitor = _monitor(trt, progress, span)
         config.progress_monitor = monitor
         supported = _set_target(trt, flavor, config, compute_capability)
@@ -79,14 +80,15 @@ def build(
             ),
         )
         cache = _timing_cache(flavor, config, timing_cache)
-        if not result.unprofiled and _set_profile(builder, network, config, profiles):
+        profile = _create("profile", builder.create_optimization_profile, flavor, logger)
+        if not result.unprofiled and _set_profile(profile, network, config, profiles):
             plan = builder.build_serialized_network(network, config)
             if plan is not None:
                 engine.write_bytes(memoryview(plan))
                 result = replace(result, built=True)
                 layers.write_text(of_network(network, engine.name).to_json())
-                if cache is not None:
-                    timing_cache.write_bytes(memoryview(cache.serialize()))
+                if cache is not None and (timings := cache.serialize()) is not None:
+                    timing_cache.write_bytes(memoryview(timings))
         return _finish(result, logger)
 
 
@@ -118,7 +120,9 @@ def inspect(*, backend: str, version: str, engine: Path, log: Path, plugins: Seq
         if loaded is None:
             return ""
         inspector = loaded.create_engine_inspector()
-        return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+        if inspector is None:
+            return ""
+        return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON) or "")
 
 
 def merge_timings(
@@ -128,12 +132,17 @@ def merge_timings(
     flavor = flavors.find(backend)
     trt = flavors.load(flavor, version)
     with log.open("a") as sink:
-        config = open_builder(trt, flavor, logger_of(trt, sink)).create_builder_config()
-        first, *others = (config.create_timing_cache(timing.read_bytes()) for timing in timings)
-        done = [first.combine(item, ignore_mismatch=False) for item in others]
-        if not all(done):
+        logger = logger_of(trt, sink)
+        builder = open_builder(trt, flavor, logger)
+        config = _create("configuration", builder.create_builder_config, flavor, logger)
+        caches = [config.create_timing_cache(timing.read_bytes()) for timing in timings]
+        if any(item is None for item in caches):
             return False
-        target.write_bytes(memoryview(first.serialize()))
+        first, *others = caches
+        done = [first.combine(item, ignore_mismatch=False) for item in others]
+        if not all(done) or (merged := first.serialize()) is None:
+            return False
+        target.write_bytes(memoryview(merged))
     return True
 
 
@@ -152,10 +161,29 @@ def _open(kind: Any, method: str, flavor: flavors.Flavor, logger: Any) -> Any:  
     return opened
 
 
-def network_flags(trt: Any, flavor: flavors.Flavor) -> int:  # noqa: ANN401 - NVIDIA's module
-    """Return the flags with which a strongly typed network is created."""
+def open_network(trt: Any, flavor: flavors.Flavor, logger: Any, builder: Any) -> Any:  # noqa: ANN401 - NVIDIA's
+    """Return an empty, strongly typed network; raises StageFailure as `_create`."""
     typed = trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED
-    return 1 << int(typed) if flavor.typed_by_flag else 0
+    flags = 1 << int(typed) if flavor.typed_by_flag else 0
+    return _create("network", lambda: builder.create_network(flags), flavor, logger)
+
+
+def open_parser(trt: Any, flavor: flavors.Flavor, logger: Any, network: Any) -> Any:  # noqa: ANN401 - NVIDIA's
+    """Return a parser that fills a network; raises StageFailure as `_create`."""
+    return _create("parser", lambda: trt.OnnxParser(network, logger), flavor, logger)
+
+
+def _create(what: str, make: Callable[[], Any], flavor: flavors.Flavor, logger: Any) -> Any:  # noqa: ANN401 - NVIDIA's
+    """Return what a function of the library makes; raises StageFailure with the library's reason if it makes nothing."""
+    try:
+        made = make()
+    except TypeError as error:
+        if _NULL not in str(error):
+            raise
+        made = None
+    if made is None:
+        raise diagnosis.creates_nothing(what, flavor.title, logger.errors)
+    return made
 
 
 def parser_errors(parser: Any) -> tuple[ParserError, ...]:  # noqa: ANN401 - NVIDIA's parser
@@ -205,13 +233,12 @@ def _find_unprofiled(network: Any, profiles: Sequence[TensorProfile]) -> list[st
 
 
 def _set_profile(
-    builder: Any,  # noqa: ANN401 - NVIDIA's
+    profile: Any,  # noqa: ANN401 - NVIDIA's
     network: Any,  # noqa: ANN401 - NVIDIA's
     config: Any,  # noqa: ANN401 - NVIDIA's
     profiles: Sequence[TensorProfile],
 ) -> bool:
-    by_name = {profile.name: profile for profile in profiles}
-    profile = builder.create_optimization_profile()
+    by_name = {item.name: item for item in profiles}
     dynamic = False
     for tensor in _inputs(network):
         if tensor.is_shape_tensor:
@@ -232,12 +259,12 @@ def _inputs(network: Any) -> list[Any]:  # noqa: ANN401 - NVIDIA's
 def _timing_cache(flavor: flavors.Flavor, config: Any, path: Path) -> Any:  # noqa: ANN401 - NVIDIA's
     if not flavor.timing_cache:
         return None
-    seed = path.read_bytes() if path.exists() else b""
-    cache = config.create_timing_cache(seed)
-    if not config.set_timing_cache(cache, ignore_mismatch=False):
+    cache = config.create_timing_cache(path.read_bytes() if path.exists() else b"")
+    if cache is None or not config.set_timing_cache(cache, ignore_mismatch=False):
         # of another device, driver or version: start with an empty one
         cache = config.create_timing_cache(b"")
-        config.set_timing_cache(cache, ignore_mismatch=False)
+        if cache is not None:
+            config.set_timing_cache(cache, ignore_mismatch=False)
     return cache
 
 

@@ -1,6 +1,7 @@
 """Which parts of a model the library's parser supports; runs in a child process, as `native` does."""
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -11,11 +12,13 @@ from onnx import ModelProto
 from enginewright_runtime.graph.scoped import parts as graph
 from enginewright_runtime.graph.scoped.parts import Cutter, Part, TensorType
 from enginewright_runtime.graph.scoped.scopes import Scope
+from enginewright_runtime.graph.scoped.value_sizes import find_tensors_sized_by_values
 from enginewright_runtime.tensorrt import flavor as flavors
 from enginewright_runtime.tensorrt.native import (
     logger_of,
-    network_flags,
     open_builder,
+    open_network,
+    open_parser,
     parser_errors,
 )
 from enginewright_runtime.tensorrt.plugins import load as load_libraries
@@ -37,7 +40,9 @@ def partition(
 
     The subgraphs that the parser returns for an unsupported model are only candidates: each is
     extracted and parsed again, until the parser supports it or returns nothing smaller. `types` are
-    those of every tensor, as `tensors.types` returns them; other arguments as in `native.build`.
+    those of every tensor, as `tensors.types` returns them; other arguments as in `native.build`. No part
+    gets a tensor from outside whose sizes depend on the values of inputs: its profile would be what they
+    happened to be with a golden sample, and engines fail with any other size.
     """
     flavor = flavors.find(backend)
     trt = flavors.load(flavor, version)
@@ -48,8 +53,8 @@ def partition(
         load_libraries(trt, logger, plugins)
 
         def ask(part: ModelProto) -> _Answer:
-            network = builder.create_network(network_flags(trt, flavor))
-            parser = trt.OnnxParser(network, logger)
+            network = open_network(trt, flavor, logger, builder)
+            parser = open_parser(trt, flavor, logger, network)
             supported = parser.supports_model_v2(part.SerializeToString(), str(model))
             return _Answer(parser, network, supported=bool(supported))
 
@@ -78,11 +83,18 @@ class _Partitioner:
         self._queries = _MAX_QUERIES
         self._scope = Scope(proto.graph)
         self._order = self._scope.order() or [*range(len(proto.graph.node))]
+        self._place = {index: place for place, index in enumerate(self._order)}
+        self._unbounded = {
+            name
+            for name in types.keys() & find_tensors_sized_by_values(proto).keys()
+            if not all(isinstance(size, int) for size in types[name].dimensions)
+        }
 
     def run(self) -> SupportedParts:
         parts: list[list[int]] = []
         errors: list[ParserError] | None = None
         refused: list[ParserError] = []
+        left_out: set[int] = set()
         pending = [graph.computing(self._proto, self._order)]
         while pending and self._queries > 0:
             candidate = pending.pop()
@@ -93,7 +105,12 @@ class _Partitioner:
             if errors is None:
                 errors = _errors_of(answer.parser, part)
             if answer.supported:
-                parts.append(candidate)
+                unbounded = self._find_unbounded(part, candidate)
+                if unbounded:
+                    pending += self._split_around(candidate, unbounded)
+                    left_out |= unbounded
+                else:
+                    parts.append(candidate)
                 continue
             smaller = self._find_subgraphs(answer.parser, part, candidate)
             if not smaller:
@@ -102,7 +119,11 @@ class _Partitioner:
                 smaller = self._split_around(candidate, {error.node for error in culprits})
             pending += smaller
         named = [error for error in errors or () if error.is_named or not refused]
-        return SupportedParts(tuple(map(tuple, map(sorted, sorted(parts)))), (*named, *refused))
+        return SupportedParts(
+            tuple(map(tuple, map(sorted, sorted(parts)))),
+            (*named, *refused),
+            tuple(sorted(left_out)),
+        )
 
     def _ask(self, part: Part) -> _Answer:
         self._queries -= 1
@@ -122,14 +143,24 @@ class _Partitioner:
                 subgraphs.append(smaller)
         return subgraphs
 
+    def _find_unbounded(self, part: Part, candidate: Sequence[int]) -> set[int]:
+        """Return the nodes of a part that need an input whose sizes depend on values, or what comes of one."""
+        unbounded = self._unbounded.intersection(part.inputs)
+        nodes: set[int] = set()
+        for index in sorted(candidate, key=self._place.__getitem__):
+            node = self._scope.nodes[index]
+            if not unbounded.isdisjoint(value.name for value in node.consumes()):
+                nodes.add(index)
+                unbounded |= self._unbounded.intersection(item.name for item in node.produces())
+        return nodes
+
     def _find_culprits(self, candidate: Sequence[int]) -> list[ParserError]:
         """Return the errors of nodes that make the parser refuse the candidate without naming any.
 
         The last node of its shortest prefix that is refused is one; others with its operator are those
         that are refused alone.
         """
-        place = {index: place for place, index in enumerate(self._order)}
-        nodes = sorted(candidate, key=place.__getitem__)
+        nodes = sorted(candidate, key=self._place.__getitem__)
         supported, refused = 0, len(nodes)  # lengths of prefixes
         while refused - supported > 1 and self._queries > 0:
             middle = (supported + refused) // 2
@@ -166,7 +197,9 @@ class _Partitioner:
         node = self._proto.graph.node[index]
         return replace(error, node=index, name=node.name, operator=node.op_type)
 
-    def _split_around(self, candidate: Sequence[int], culprits: set[int | None]) -> list[list[int]]:
+    def _split_around(
+        self, candidate: Sequence[int], culprits: AbstractSet[int | None]
+    ) -> list[list[int]]:
         """Return the candidate without these nodes, in groups between which no values go back and forth."""
         outside = set(range(len(self._proto.graph.node))) - ({*candidate} - culprits)
         nodes = self._scope.nodes

@@ -28,6 +28,8 @@ def load(trt: Any, logger: Any, plugins: Sequence[Path]) -> None:  # noqa: ANN40
         return
     load_plugins(Libraries(plugins=tuple(plugins)))
     registry = trt.get_plugin_registry()
+    if registry is None:
+        raise describe_failure(plugins[0], "the library has no registry of plug-ins")
     for path in plugins:
         if _ENTRIES.isdisjoint(elf.read(path).exports):
             continue

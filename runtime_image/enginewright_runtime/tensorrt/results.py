@@ -50,3 +50,5 @@ class SupportedParts:
 
     parts: tuple[tuple[int, ...], ...]  # indices of nodes, without constants
     errors: tuple[ParserError, ...]  # of the complete model
+    # nodes that it supports, and that need a tensor from outside whose sizes depend on values
+    left_out: tuple[int, ...] = ()

@@ -5,9 +5,8 @@ from enginewright_contract.images import UNUSABLE_REMEDY
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import EngineRecipe
 
-from enginewright_runtime.core import limits
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.isolation import UNLIMITED, Limits
+from enginewright_runtime.core.isolation import Limits
 from enginewright_runtime.session import driver
 from enginewright_runtime.session.loading import unusable_backends
 from enginewright_runtime.tensorrt.flavor import Flavor, find
@@ -48,5 +47,5 @@ def refuse_unserved(recipe: EngineRecipe) -> None:
 
 
 def memory(recipe: EngineRecipe) -> Limits:
-    """Return a build's memory limit; none with a device, since CUDA reserves more than it uses."""
-    return Limits(memory_bytes=limits.memory_of_child()) if recipe.ahead_of_time else UNLIMITED
+    """Return the limits of a process that builds."""
+    return Limits.of_model(on_device=not recipe.ahead_of_time)

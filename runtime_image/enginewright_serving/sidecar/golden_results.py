@@ -75,10 +75,10 @@ class GoldenResults:
 
 
 def _describe_empty(results: Collection[ProbeResult]) -> str:
-    """Return which outputs had no element in any sample, "" if there are none."""
+    """Return which outputs had no finite element in any sample, "" if there are none."""
     names = sorted(frozenset.intersection(*(result.empty for result in results)))
     return (
-        f"no element of output {', '.join(map(repr, names))} was compared: all golden samples have it empty"
+        f"no element of output {', '.join(map(repr, names))} was compared: no golden sample has a finite one"
         if names
         else ""
     )

@@ -97,10 +97,6 @@ _PARITY_MAX_ABS_ERROR: Final = Family(
     "enginewright_parity_max_abs_error",
     "Largest absolute error in the latest answers to the golden samples.",
 )
-_PARITY_UNJUDGED_PARTS: Final = Family(
-    "enginewright_parity_unjudged_parts",
-    "Parts of outputs that the golden samples do not judge and spec.parity.outputs does not accept.",
-)
 
 FAMILIES: Final = tuple(item for item in tuple(globals().values()) if isinstance(item, Family))
 
@@ -205,4 +201,3 @@ def _latency(pod_state: PodState, text: Exposition) -> None:
     )
     error = pod_state.golden_results.max_abs_error
     text.family(_PARITY_MAX_ABS_ERROR, [] if error is None else [({}, error)])
-    text.family(_PARITY_UNJUDGED_PARTS, [({}, pod_state.golden_results.unjudged.count)])

@@ -2,6 +2,10 @@
 
 Bytes are charged from their arrival until they are written, so announcing a body costs nothing. When the account is
 full, slow transfers are evicted for others, slowest first; a request that finds no space is refused.
+
+Large bodies are charged by whole pages, so a thousand that arrive fill the account to its last byte, and would have every
+other request refused. So there are spare bytes above the limit, and each holding leaves as many of them as it will be
+large: what is small finds space beside what is large, which finds no more than without them.
 """
 
 from collections.abc import Callable
@@ -11,6 +15,7 @@ from enginewright_serving.transport.pace import TransferPace
 
 _LARGEST_RESPONSE: Final = 1 / 2  # of the limit: larger ones count as this
 _CROWD: Final = 16  # transfers, above which each reads little at a time
+_SPARE: Final = 1 / 16  # of the limit, above it
 
 
 def _nothing() -> None:
@@ -20,12 +25,13 @@ def _nothing() -> None:
 class Holding:
     """Bytes of one request or response."""
 
-    __slots__ = ("evict", "is_exempt", "progress", "size")
+    __slots__ = ("announced", "evict", "is_exempt", "progress", "size")
 
     def __init__(self, evict: Callable[[], None] = _nothing) -> None:
         """Hold nothing yet; `evict` ends the transfer, once its bytes are released."""
         self.evict = evict
         self.size = 0  # bytes
+        self.announced = 0  # bytes that a transfer will have, if known
         self.progress: TransferPace | None = None  # of a transfer; others are not evicted
         self.is_exempt = False  # of the pod's own sidecar: neither refused nor evicted
 
@@ -38,7 +44,7 @@ class ByteAccount:
     """All bytes that are held."""
 
     def __init__(self, limit: int, slow_rate: float) -> None:
-        """Hold up to `limit` bytes; evict transfers below `slow_rate` bytes per second for others."""
+        """Hold up to `limit` bytes, and the spare ones; evict transfers below `slow_rate` bytes per second for others."""
         self.limit = limit
         self.total = 0
         self._slow_rate = slow_rate
@@ -53,14 +59,16 @@ class ByteAccount:
         """Return what to charge for a response, of which one may be larger than the limit."""
         return min(size, int(self.limit * _LARGEST_RESPONSE))
 
-    def begin(self, holding: Holding, progress: TransferPace) -> None:
-        """Count a holding as a transfer, which may be evicted."""
+    def begin(self, holding: Holding, progress: TransferPace, announced: int = 0) -> None:
+        """Count a holding as a transfer, which may be evicted, of as many bytes as are `announced`."""
         holding.progress = progress
+        holding.announced = announced
         self._transfers.add(holding)
 
     def end(self, holding: Holding) -> None:
         """Keep a holding, whose transfer is complete."""
         holding.progress = None
+        holding.announced = 0
         self._transfers.discard(holding)
 
     def release(self, holding: Holding) -> None:
@@ -77,7 +85,8 @@ class ByteAccount:
         added = size - holding.size
         needed = self.total + added - self.limit
         if added > 0 and needed > 0 and not holding.is_exempt:
-            evicted = self._slower(holding, needed)
+            needed -= self._count_spare(max(size, holding.announced))
+            evicted = self._slower(holding, needed) if needed > 0 else []
             if evicted is None:
                 return False
             for item in evicted:
@@ -86,6 +95,10 @@ class ByteAccount:
         holding.size = size
         self.total += added
         return True
+
+    def _count_spare(self, size: int) -> int:
+        """Return the bytes above the limit that a holding of `size` bytes may take."""
+        return max(0, int(self.limit * _SPARE) - size)
 
     def _slower(self, holding: Holding, needed: int) -> list[Holding] | None:
         """Return slow transfers, slower than this one, that hold `needed` bytes, slowest first, or None."""

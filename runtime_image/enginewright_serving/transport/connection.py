@@ -52,6 +52,9 @@ _STATUS_LINES: Final = {
 }
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _TLS_HANDSHAKE: Final = 0x16  # the first byte of a client that speaks TLS; in no method
+# after the end of a body, in which its client has closed its side with the same write, and reads the answer; a client that
+# leaves does so later
+_SAME_WRITE_SECONDS: Final = 0.01
 _LINES_PER_TURN: Final = 64  # of a chunked body's framing: each costs as much as kilobytes of data
 
 
@@ -72,6 +75,7 @@ class Connection(TimedConnection):
         self._view = memoryview(buffer)
         self._body_view: memoryview | None = None
         self._chunked: ChunkedDecoder | None = None
+        self._arrived = 0.0  # when the last body was complete that did not come with its head
         # of the last answer that is counted, until the socket has taken it; and when its head came
         self._unwritten: tuple[HttpRequest, HttpResponse, float] | None = None
 
@@ -136,10 +140,20 @@ class Connection(TimedConnection):
 
     @override
     def eof_received(self) -> bool:
+        transport, request = self._transport, self._request
+        if transport is None:
+            return False
+        if (
+            self._state is BUSY
+            and request is not None
+            and transport.can_write_eof()
+            and time.monotonic() < self._arrived + _SAME_WRITE_SECONDS
+        ):
+            request.keep_alive = False
+            return True
         # it closes once what it has is sent, without a further callback
-        if self._transport is not None:
-            while piece := self._outgoing.next_piece():
-                self._transport.write(piece)
+        while piece := self._outgoing.next_piece():
+            transport.write(piece)
         return super().eof_received()
 
     @override
@@ -341,7 +355,10 @@ class Connection(TimedConnection):
         self._incoming.is_exempt = request.reserved
         request.holding = self._incoming
         if request.chunked or followed < request.length:
-            self._account.begin(self._incoming, TransferPace(self._since, self._settings))
+            # the length of chunks is not announced: it counts as large
+            announced = self._account.limit if request.chunked else request.length
+            pace = TransferPace(self._since, self._settings)
+            self._account.begin(self._incoming, pace, announced)
         if request.chunked:
             self._state = CHUNKED
             self._chunked = ChunkedDecoder()
@@ -414,6 +431,7 @@ class Connection(TimedConnection):
         self._body_view = None
         if self._incoming.progress is not None:
             self._account.end(self._incoming)
+            self._arrived = time.monotonic()
         response = request.refusal
         if response is None:
             self._state = BUSY

@@ -21,7 +21,7 @@ class TransportSettings:
     body_bytes: int = 64 * MIB  # 413 above; raised if the shape profiles admit larger requests
     json_bytes: int = 8 * MIB  # 413 above: parsing JSON holds the GIL, here for up to 50 ms
     # of bodies until they are answered, and of responses until they are written; above, transfers slower than
-    # SLOW_RATE are ended; then 503
+    # SLOW_RATE are ended; then 503. Small requests find some more (`ByteAccount`)
     inflight_bytes: int = 256 * MIB
     inflight_largest: int = 4  # requests of the largest size, if these are more bytes
     connections: int = 1024  # requests that are due at a time: 503 above

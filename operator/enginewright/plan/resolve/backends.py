@@ -240,10 +240,11 @@ def is_readmitted(
         and reason.facets.repeats is not Repeats.EVERYWHERE
         and reason.facets.fault is not Fault.REVISION
         and bool(rejected.revision)
-        # no node may stop what serves: another attempt must leave its pods alone
+        # no node may stop what serves, nor begin what its user would have to resume
         and facts.model.spec.rollout.strategy == "Surge"
+        and not facts.model.spec.rollout.paused
         and any(deployment.available for deployment in facts.deployments)
-        and any(item > rejected.rejected_at for item in _list_joins(facts.nodes, classes))
+        and _has_joined(facts.nodes, classes, rejected)
     )
 
 
@@ -253,12 +254,31 @@ def rejection_recorded(
     """Return the rejection with what must differ for it to end: the annotation, or the newest node."""
     # nodes have the API server's clock: one that is ahead of ours joins but once
     since = max((whole_second(facts.now), *_list_joins(facts.nodes, classes)))
-    retry = annotation(facts.model, RETRY)
-    return rejected.model_copy(update={"rejected_at": since, "retry": retry})
+    update = {
+        "rejected_at": since,
+        "nodes": len(_list_nodes(facts.nodes, classes)),
+        "retry": annotation(facts.model, RETRY),
+    }
+    return rejected.model_copy(update=update)
 
 
-def _list_joins(
-    cluster_nodes: Collection[NodeView], classes: Sequence[AcceleratorClass]
-) -> list[datetime]:
-    nodes = (node for device_class in classes for node in matching(device_class, cluster_nodes))
-    return [datetime.fromisoformat(node.created) for node in nodes if node.created]
+def _has_joined(
+    nodes: Collection[NodeView], classes: Sequence[AcceleratorClass], rejected: RejectedBackend
+) -> bool:
+    """Return whether a node has joined the classes since a backend was rejected: was created, or got its labels."""
+    since, before = rejected.rejected_at, rejected.nodes
+    if since and any(item > since for item in _list_joins(nodes, classes)):
+        return True
+    return before is not None and len(_list_nodes(nodes, classes)) > before
+
+
+def _list_joins(nodes: Collection[NodeView], classes: Sequence[AcceleratorClass]) -> list[datetime]:
+    mine = _list_nodes(nodes, classes)
+    return [datetime.fromisoformat(node.created) for node in mine if node.created]
+
+
+def _list_nodes(nodes: Collection[NodeView], classes: Sequence[AcceleratorClass]) -> list[NodeView]:
+    by_name = {
+        node.name: node for device_class in classes for node in matching(device_class, nodes)
+    }
+    return list(by_name.values())

@@ -1,7 +1,9 @@
-"""Finds outputs whose sizes depend on the values of inputs, such as the boxes that a detector keeps. Pure graph analysis.
+"""Finds tensors whose sizes depend on the values of inputs, such as the boxes that a detector keeps. Pure graph analysis.
 
 Golden samples cannot show it where they all happen to have one size; and a batch of such outputs cannot be divided
-among its requests. In doubt, a size depends on values: an If takes one branch for all rows.
+among its requests, nor can an engine be built around one: what its sizes were with golden samples bounds nothing. In
+doubt, a size depends on values: an If takes one branch for all rows, and of an operator of a library of the user's only
+its name is known.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,6 +12,7 @@ from typing import Final
 from onnx import ModelProto
 
 from enginewright_runtime.core.labels import format_label
+from enginewright_runtime.graph.raw.graphs import PLACEHOLDER_DIMENSIONS
 from enginewright_runtime.graph.raw.schemas import STANDARD
 from enginewright_runtime.graph.scoped.inference import lighten
 from enginewright_runtime.graph.scoped.scopes import Node, Scope, Value
@@ -19,7 +22,7 @@ _SELECTING: Final = frozenset({"Compress", "NonMaxSuppression", "NonZero", "Stri
 _FIRST: Final = ("BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow", "If", "Loop")
 _SECOND: Final = ("AffineGrid", "CenterCropPad", "DFT", "Expand", "OneHot", "Pad", "Reshape")
 # places of the inputs whose values are sizes, or choose among them
-_SIZES: Final[dict[str, tuple[int, ...]]] = {
+SIZES: Final[dict[str, tuple[int, ...]]] = {
     **dict.fromkeys(_FIRST, (0,)),
     **dict.fromkeys((*_SECOND, "Split", "SplitToSequence", "Tile", "TopK", "Upsample"), (1,)),
     "Col2Im": (1, 2),
@@ -33,32 +36,94 @@ _SIZES: Final[dict[str, tuple[int, ...]]] = {
 _IN_PLACE: Final = frozenset({"Scatter", "ScatterElements", "ScatterND", "TensorScatter"})
 
 
+# domains whose operators ONNX Runtime itself has, and those of them that select
+_OF_RUNTIME: Final = frozenset({"ai.onnx.ml", "com.microsoft"})
+_SELECTING_OF_RUNTIME: Final = frozenset(
+    {
+        *(
+            "BeamSearch",
+            "CropAndResize",
+            "GreedySearch",
+            "Pad",
+            "Range",
+            "RemovePadding",
+            "Sampling",
+        ),
+        *("Tokenizer", "Unique", "WhisperBeamSearch"),
+    }
+)
+
+
 def find_sized_by_values(model: ModelProto) -> dict[str, str]:
-    """Return the outputs whose sizes depend on values, each with the label of the node that this comes from."""
+    """Return the outputs whose sizes depend on values, each with the label of the node that this comes from.
+
+    An operator of another library may select, unless the sizes of all that it leads to are declared as those of inputs.
+    """
+    certain = find_tensors_sized_by_values(model)
+    possible = find_tensors_sized_by_values(model, foreign=True)
+    declared = _find_declared(model)
+    return {
+        item.name: certain.get(item.name, possible[item.name])
+        for item in model.graph.output
+        if item.name in certain or (item.name in possible and item.name not in declared)
+    }
+
+
+def find_tensors_sized_by_values(model: ModelProto, *, foreign: bool = False) -> dict[str, str]:
+    """Return all such tensors of the main graph, if operators of other libraries select where `foreign`."""
+    main = Scope(lighten(model).graph)
     weights = {item.name for item in model.graph.initializer}
     weights |= {sparse.values.name for sparse in model.graph.sparse_initializer}
-    main = Scope(lighten(model).graph)
-    sizes = _Sizes(model)
+    sizes = _Sizes(model, foreign=foreign)
     sizes.data = {main.values[item.name] for item in model.graph.input if item.name not in weights}
     sizes.walk(main)
-    outputs = ((item.name, main.find(item.name)) for item in model.graph.output)
     return {
-        name: sizes.causes[value]
-        for name, value in outputs
-        if value is not None and value in sizes.causes
+        name: sizes.causes[value] for name, value in main.values.items() if value in sizes.causes
+    }
+
+
+def _find_declared(model: ModelProto) -> set[str]:
+    """Return the outputs of which each size is declared as a number, or by a name that inputs have."""
+    names = {
+        dimension.dim_param
+        for item in model.graph.input
+        for dimension in item.type.tensor_type.shape.dim
+        if dimension.dim_param and dimension.dim_param not in PLACEHOLDER_DIMENSIONS
+    }
+    return {
+        item.name
+        for item in model.graph.output
+        if item.type.tensor_type.HasField("shape")
+        and all(
+            dimension.HasField("dim_value") or dimension.dim_param in names
+            for dimension in item.type.tensor_type.shape.dim
+        )
     }
 
 
 class _Sizes:
     """Follows values through the graph."""
 
-    def __init__(self, model: ModelProto) -> None:
+    def __init__(self, model: ModelProto, *, foreign: bool) -> None:
         # values that depend on the values of inputs, not only on their sizes
         self.data: set[Value] = set()
         # labels of nodes by the values whose sizes depend on values
         self.causes: dict[Value, str] = {}
-        selects = any(node.op_type in _SELECTING for item in model.functions for node in item.node)
-        self._selecting_calls = {(item.name, item.domain) for item in model.functions if selects}
+        self._foreign = foreign
+        self._functions = {(item.name, item.domain) for item in model.functions}
+        self._functions_select = any(
+            node.op_type in _SELECTING or self._may_select(node.op_type, node.domain)
+            for item in model.functions
+            for node in item.node
+        )
+
+    def _may_select(self, operator: str, domain: str) -> bool:
+        """Whether an operator that is not standard, nor a function of the model, selects."""
+        if domain in STANDARD or (operator, domain) in self._functions:
+            return False
+        if domain in _OF_RUNTIME:
+            return operator in _SELECTING_OF_RUNTIME
+        return self._foreign
 
     def walk(self, scope: Scope) -> None:
         for node in scope.nodes:
@@ -88,8 +153,10 @@ class _Sizes:
         """Whether sizes of its outputs are values of its inputs, or depend on them, where some are data."""
         operator = node.proto.op_type
         if node.proto.domain not in STANDARD:
-            return (operator, node.proto.domain) in self._selecting_calls
-        names = [name for at, name in enumerate(node.proto.input) if at in _SIZES.get(operator, ())]
+            if (operator, node.proto.domain) in self._functions:
+                return self._functions_select
+            return self._may_select(operator, node.proto.domain)
+        names = [name for at, name in enumerate(node.proto.input) if at in SIZES.get(operator, ())]
         sizes = [node.scope.find(name) for name in names]
         if operator == "Loop":  # ends where its body says so
             sizes += [body.find(body.graph.output[0].name) for body in node.bodies]

@@ -54,7 +54,7 @@ from enginewright_runtime.session.arrays import write_arrays
 
 _log: Final = logging.getLogger(__name__)
 _PREFIX: Final = "convert-"  # of the names of candidates
-_LIMITS: Final = Limits(seconds=900.0)  # of one child process
+_SECONDS: Final = 900.0  # of one child process
 _SAMPLES: Final = 2  # number of samples compared
 _LARGEST: Final = 64 << 20  # bytes of inputs
 
@@ -277,7 +277,9 @@ class _Conversion:
         if rewrite.own_weights:
             path = self._work / f"{_PREFIX}{self._count}" / MODEL_NAME
             path.parent.mkdir()
-        done = Call(run_pass, rewrite.doing, _LIMITS).run(rewrite, self._current, path)
+        done = Call(run_pass, rewrite.doing, Limits.of_model(_SECONDS)).run(
+            rewrite, self._current, path
+        )
         return _Candidate(path, done) if done.changes else None
 
     def _keep(self, candidate: _Candidate) -> None:
@@ -304,8 +306,10 @@ class _Conversion:
         source_run, models = self._source_run, (candidate.path, self._runnable)
         try:
             if source_run is None:
-                return Call(check, doing, _LIMITS).run(*models)
-            return Call(compare, doing, _LIMITS).run(*models, self._outputs, source_run.varying)
+                return Call(check, doing, Limits.of_model(_SECONDS)).run(*models)
+            return Call(compare, doing, Limits.of_model(_SECONDS)).run(
+                *models, self._outputs, source_run.varying
+            )
         except SessionError as error:
             return f"ONNX Runtime refuses it: {plain(str(error))}"
         except StageFailure as failure:
@@ -340,7 +344,7 @@ class _Conversion:
         doing = "running the source"
         _log.info("%s", doing)
         try:
-            return Call(run_source, doing, _LIMITS).run(self._runnable, folder)
+            return Call(run_source, doing, Limits.of_model(_SECONDS)).run(self._runnable, folder)
         except (SessionError, StageFailure) as error:
             _log.info("ONNX Runtime cannot run the source: %s", plain(str(error)))
         defined = try_definition(self._runnable, samples[0], folder)

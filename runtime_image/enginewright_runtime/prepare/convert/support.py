@@ -21,7 +21,7 @@ from enginewright_runtime.tensorrt.partition import partition
 from enginewright_runtime.tensorrt.tensors import types
 
 _log: Final = logging.getLogger(__name__)
-_LIMITS: Final = Limits(seconds=600.0)
+_SECONDS: Final = 600.0
 # backends without a device that may leave nodes to the CPU
 _PLACED: Final = frozenset({"openvino"})
 
@@ -66,7 +66,7 @@ def query_support(
         return None
     doing = f"loading the converted model on backend {backend}"
     try:
-        answer = Call(placement, doing, _LIMITS).run(backend, model)
+        answer = Call(placement, doing, Limits.of_model(_SECONDS)).run(backend, model)
     except StageFailure as failure:
         return Support(failure.cause, reason=failure.reason)
     if (refused := answer.refused) is not None:
@@ -89,9 +89,11 @@ def placement(backend: str, model: Path) -> Support:
 def _parser(backend: str, model: Path, log: Path) -> list[str] | None:
     try:
         version = loading.find(backend).version()
-        tensor_types = Call(types, "reading the types of the model's tensors", _LIMITS).run(model)
+        tensor_types = Call(
+            types, "reading the types of the model's tensors", Limits.of_model(_SECONDS)
+        ).run(model)
         doing = f"asking {FLAVORS[backend].title} which nodes it supports"
-        answer = Call(partition, doing, _LIMITS).run(
+        answer = Call(partition, doing, Limits(_SECONDS)).run(
             backend=backend,
             version=version,
             model=model,

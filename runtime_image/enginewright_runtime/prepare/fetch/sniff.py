@@ -29,6 +29,14 @@ _SAFETENSORS: Final = Unfit(
     "a safetensors file: weights without a graph",
     f"{_EXPORT}, such as with torch.onnx.export or optimum-cli export onnx",
 )
+
+
+def _describe_text(form: str, load: str) -> Unfit:
+    return Unfit(
+        f"an ONNX model in {form} form", f"save it in binary form: onnx.save({load}, 'model.onnx')"
+    )
+
+
 _MAGIC: Final = (
     (b"<!doctype html", _PAGE),
     (b"<html", _PAGE),
@@ -60,8 +68,12 @@ _MAGIC: Final = (
     # as engine headers begin: see tensorrt/header.py
     (b"ftrt", _ENGINE),
     (b"vtrt", _ENGINE),
-    (b'{"', Unfit("a JSON document")),
+    # models of which some tools write text, for people
+    (b"ir_version:", _describe_text("protobuf's text", "onnx.load(PATH, format='textproto')")),
 )
+_TEXT: Final = _describe_text("ONNX's text", "onnx.parser.parse_model(open(PATH).read())")
+_JSON_MODEL: Final = _describe_text("JSON", "onnx.load(PATH, format='json')")
+_JSON: Final = Unfit("a JSON document")
 _MAGIC_AT_4: Final = {
     b"ORTM": Unfit("in ONNX Runtime's own format", "give the .onnx file that it was made from"),
     b"TFL3": Unfit("a TensorFlow Lite model", "convert it to ONNX, and give the .onnx file"),
@@ -83,7 +95,17 @@ def sniff(path: Path, *, npz: bool = False) -> Unfit | None:
     if _is_safetensors(start):
         return _SAFETENSORS
     lowered = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    return next((unfit for magic, unfit in _MAGIC if lowered.startswith(magic)), None)
+    return _find_text(lowered) or next(
+        (unfit for magic, unfit in _MAGIC if lowered.startswith(magic)), None
+    )
+
+
+def _find_text(lowered: bytes) -> Unfit | None:
+    if lowered.startswith(b"{") and lowered[1:].lstrip().startswith(b'"'):
+        is_model = b'"irversion"' in lowered.replace(b"_", b"")
+        return _JSON_MODEL if is_model else _JSON
+    has_fields = b"ir_version" in lowered and b"opset_import" in lowered
+    return _TEXT if lowered.startswith(b"<") and has_fields else None
 
 
 def _is_safetensors(start: bytes) -> bool:

@@ -25,7 +25,6 @@ from enginewright_runtime.core.handoff import (
     KnownArtifact,
 )
 from enginewright_runtime.core.isolation import Call, Limits
-from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.core.logs import format_bytes, format_count
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.graph.raw import graphs
@@ -184,7 +183,7 @@ def _check_pin(task: PrepareTask, name: str, digest: str, place: str) -> None:
 
 def _external_data(fetched: FetchedFile, model: Path, quota: DiskQuota) -> list[ArtifactFile]:
     files = []
-    limits = Limits(seconds=_READING_SECONDS, memory_bytes=memory_of_child())
+    limits = Limits.of_model(_READING_SECONDS)
     reading = Call(external_locations, "reading which files the model needs", limits)
     for location in reading.run(model):
         target = model.parent / location

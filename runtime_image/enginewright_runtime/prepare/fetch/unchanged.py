@@ -1,7 +1,8 @@
 """Finds out without a download that a refresh has nothing to do.
 
 The store records the version of fetched content with its digest. A record is used only for an
-address whose pinned content has that digest, and while the model prepared from it is in the store.
+address whose pinned content has that digest, and while the model prepared from it is in the store and, if
+the task names a pipeline, that is credited with it.
 """
 
 import hashlib
@@ -23,7 +24,7 @@ from pydantic import ValidationError
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.prepare.fetch.places import MODEL, Place, places
-from enginewright_runtime.prepare.in_store import find_intact
+from enginewright_runtime.prepare.in_store import find_intact, find_passed
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.sources.versions import RecordedSource, SourceVersion
 from enginewright_runtime.store import open_store
@@ -63,7 +64,8 @@ def find_unchanged(task: PrepareTask, paths: Paths) -> tuple[Published, str] | N
             return None
         shown.append(record.version.shown)
     data = {name: task.fetched[name] for name in by_name if name != MODEL}
-    published = find_intact(task, task.fetched[MODEL], data, paths)
+    find = find_intact if task.pipeline is None else find_passed
+    published = find(task, task.fetched[MODEL], data, paths)
     return (published, ", ".join(shown)) if published else None
 
 

@@ -7,6 +7,7 @@ of ONNX's reference implementation, or, with a warning, of the converted model i
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
 
@@ -19,22 +20,31 @@ from enginewright_runtime.core import shared_results
 from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import (
+    CALIBRATION_FOLDER,
     GOLDEN_FOLDER,
     MODEL_FOLDER,
     SAMPLES_FILE,
     Converted,
     Validated,
 )
-from enginewright_runtime.core.isolation import Call
+from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import loadable
+from enginewright_runtime.graph.shapes import points
+from enginewright_runtime.prepare.golden.blank import Blank, count_blank
+from enginewright_runtime.prepare.golden.calibration_samples import read_calibration
+from enginewright_runtime.prepare.golden.redrawing import draw_others
+from enginewright_runtime.prepare.quantize.existing import existing
+from enginewright_runtime.prepare.quantize.saturation import reference_level
 from enginewright_runtime.prepare.quantize.widening import emulate
 from enginewright_runtime.proof.definition import try_definition
 from enginewright_runtime.proof.golden_inputs import (
     LARGEST_INPUTS,
     IntegerRange,
     Sample,
+    find_ranges,
     generate,
     read_samples,
 )
@@ -45,8 +55,15 @@ from enginewright_runtime.proof.golden_run import (
     OUTPUTS,
     run_reference,
 )
+from enginewright_runtime.proof.natural.choosing import NaturalInputs
+from enginewright_runtime.proof.natural.drawing import (
+    NO_SAMPLES,
+    NaturalSamples,
+    draw_natural,
+)
+from enginewright_runtime.proof.natural.vocabulary import find_vocabularies
 from enginewright_runtime.proof.parity.observing import merge
-from enginewright_runtime.session.arrays import read_arrays, write_arrays
+from enginewright_runtime.session.arrays import map_arrays, read_arrays, write_arrays
 
 _log: Final = logging.getLogger(__name__)
 PREFIX: Final = "golden-"  # of temporary files beside the models, removed at the end
@@ -69,6 +86,7 @@ class Reference:
     """What the golden files hold, and what was found while they were generated."""
 
     origin: Origin = "source"
+    model: Path | None = None  # that ONNX Runtime's CPU provider ran; None if it ran none
     findings: list[Finding] = field(default_factory=list)
     parity: list[OutputParity] = field(default_factory=list)  # of a model that is its own source
     level: str | None = None  # of graph optimizations at which its outputs are correct
@@ -100,6 +118,7 @@ class _GoldenFiles:
         self._folder = work / GOLDEN_FOLDER
         self._source = work / MODEL_FOLDER / MODEL_NAME
         self._converted = work / Converted.read(work).folder / MODEL_NAME
+        self._precision = existing(graphs.parse(self._source)).precision
         self._made = Reference()
 
     def run(self) -> Reference:
@@ -128,15 +147,16 @@ class _GoldenFiles:
         refused: dict[str, str] = {}
         for integer_range in integer_ranges:
             samples = generate(self._validated.inputs, self._validated.profiles, integer_range)
-            kept, too_large = _affordable(samples)
+            natural = self._draw_natural(integer_range)
             before = len(self._made.findings)
-            refused = self._make(kept)
+            refused = self._make_affordable(samples, natural)
             # with the last range, the smallest shapes suffice
-            if not refused or (integer_range == integer_ranges[-1] and kept[0].name not in refused):
-                for warning in too_large:
-                    self._made.warn(warning)
+            if not refused or (
+                integer_range == integer_ranges[-1] and samples[0].name not in refused
+            ):
+                self._draw_again(samples, natural, frozenset(refused))
                 if refused:
-                    self._refuse_or_warn(kept, refused)
+                    self._refuse_or_warn(samples, refused)
                 return
             del self._made.findings[before:]
         raise StageFailure(
@@ -148,6 +168,60 @@ class _GoldenFiles:
                 " inputs in spec.parity.samples"
             ),
         )
+
+    def _make_affordable(self, samples: list[Sample], natural: NaturalSamples) -> dict[str, str]:
+        kept, too_large = _affordable(samples)
+        refused = self._make(kept, natural)
+        for warning in too_large:
+            self._made.warn(warning)
+        return refused
+
+    def _draw_again(
+        self, samples: list[Sample], natural: NaturalSamples, refused: frozenset[str]
+    ) -> None:
+        """Where outputs show no number, draw other values, and keep those with which most outputs show some."""
+        inputs, ranges = self._validated.inputs, find_ranges(self._validated.profiles)
+        best, least = samples, self._count_blank()
+        latest = samples
+        others = draw_others(samples, inputs, ranges, self._vocabularies)
+        for other in others if least > Blank() else ():
+            latest = other
+            self._made = Reference()
+            blank = self._count_blank() if self._remake(other, natural, refused) else None
+            if blank is not None and blank < least:
+                best, least = other, blank
+            if least == Blank():
+                return
+        if best is not latest:
+            self._made = Reference()
+            self._make_affordable(best, natural)
+
+    def _remake(
+        self, samples: list[Sample], natural: NaturalSamples, refused: frozenset[str]
+    ) -> bool:
+        """Run other values; return whether no more of them are refused."""
+        try:
+            return self._make_affordable(samples, natural).keys() <= refused
+        except StageFailure as failure:
+            _log.info("the model does not run with other values: %s", failure.cause)
+            return False
+
+    def _count_blank(self) -> Blank:
+        dtypes = {spec.name: spec.dtype for spec in self._validated.outputs}
+        corners = frozenset(points(self._validated.profiles))
+        return count_blank(map_arrays(self._folder / OUTPUTS), dtypes, corners)
+
+    def _draw_natural(self, integers: IntegerRange) -> NaturalSamples:
+        inputs, profiles = self._validated.inputs, self._validated.profiles
+        quantization = self._recipe.quantization
+        if quantization is not None and quantization.calibration is not None:
+            folder = self._work / CALIBRATION_FOLDER
+            return read_calibration(folder, quantization.calibration, inputs, profiles)
+        return draw_natural(inputs, profiles, self._vocabularies, integers)
+
+    @cached_property
+    def _vocabularies(self) -> dict[str, int]:
+        return find_vocabularies(graphs.parse(self._source))
 
     def _refuse_or_warn(self, samples: list[Sample], refused: dict[str, str]) -> None:
         """Refuse declared sizes that fail; warn of default batch sizes, which are only assumed."""
@@ -168,11 +242,13 @@ class _GoldenFiles:
             for spec in self._validated.inputs
         )
 
-    def _make(self, samples: list[Sample]) -> dict[str, str]:
-        self._write(samples)
+    def _make(self, samples: list[Sample], natural: NaturalSamples = NO_SAMPLES) -> dict[str, str]:
+        self._write(samples, natural)
         changed = self._converted != self._source
         try:
-            refused = self._run_reference(runnable(self._source, self._recipe), of=self._source)
+            refused = self._run_reference(
+                runnable(self._source, self._recipe), natural, of=self._source
+            )
         except SessionError as error:
             cause = plain(str(error))
         except StageFailure as failure:
@@ -184,28 +260,34 @@ class _GoldenFiles:
             if not changed or len(refused) < len(samples):
                 return refused
             cause = next(iter(refused.values()))
-            self._write(samples)
+            self._write(samples, natural)
         refusal = f"ONNX Runtime's CPU provider cannot run the source: {cause}"
         if self._take_expected(samples):
             self._made.origin = "expected"
             self._made.warn(f"{refusal}; golden outputs are those of spec.parity.samples")
             return {}
         if not changed:
-            return self._need_definition(samples, refusal)
-        return self._run_converted(samples, refusal)
+            return self._need_definition(samples, natural, refusal)
+        return self._run_converted(samples, natural, refusal)
 
-    def _write(self, samples: list[Sample]) -> None:
-        write_arrays(self._folder / INPUTS, {sample.name: sample.inputs for sample in samples})
+    def _write(self, samples: list[Sample], natural: NaturalSamples) -> None:
+        written = (*samples, *natural.samples)
+        write_arrays(self._folder / INPUTS, {sample.name: sample.inputs for sample in written})
         expected = {sample.name: sample.expected for sample in samples if sample.expected}
         if expected:
             write_arrays(self._folder / EXPECTED, expected)
 
-    def _run_reference(self, model: Path, of: Path | None = None) -> dict[str, str]:
+    def _run_reference(
+        self, model: Path, natural: NaturalSamples, of: Path | None = None
+    ) -> dict[str, str]:
         """Run a model, or a copy `of` one, on the CPU provider; return errors of refused samples."""
         _log.info("running the golden samples on backend cpu")
+        self._made.model = model
         inputs, expected = self._folder / INPUTS, self._folder / EXPECTED
+        level = reference_level(model, self._recipe)
+        of_nature = NaturalInputs(tuple(sample.name for sample in natural.samples), natural.images)
         outcome = shared_results.run_shared(
-            Call(run_reference, "running the golden inputs on backend cpu"),
+            Call(run_reference, "running the golden inputs on backend cpu", Limits.of_model()),
             shared_results.ResultKey(
                 model if of is None else of,
                 self._recipe,
@@ -213,12 +295,17 @@ class _GoldenFiles:
                     "inputs": file_sha256(inputs).sha256,
                     "expected": file_sha256(expected).sha256 if expected.exists() else None,
                     "recipe": self._recipe.model_dump(mode="json", include=_KEY_FIELDS),
+                    "level": level,
+                    "natural": [of_nature.names, of_nature.images],
                 },
                 files=(inputs, self._folder / OUTPUTS),
             ),
             model,
             self._folder,
             self._recipe,
+            self._precision,
+            of_nature,
+            level,
         )
         if failed := outcome.failed:
             message = f"{failed.description} against {EXPECTED_OUTPUTS}"
@@ -239,7 +326,9 @@ class _GoldenFiles:
         (self._folder / EXPECTED).rename(self._folder / OUTPUTS)
         return True
 
-    def _need_definition(self, samples: list[Sample], refusal: str) -> dict[str, str]:
+    def _need_definition(
+        self, samples: list[Sample], natural: NaturalSamples, refusal: str
+    ) -> dict[str, str]:
         cause = self._run_definition(samples[0], self._folder)
         if cause is None:
             self._made.origin = "definition"
@@ -247,7 +336,7 @@ class _GoldenFiles:
                 f"{refusal}; golden outputs are those of ONNX's reference implementation"
             )
             return {}
-        refused = self._emulate(samples)
+        refused = self._emulate(samples, natural)
         if refused is None or len(refused) == len(samples):
             raise StageFailure(
                 Reason.UNSUPPORTED_OPERATOR,
@@ -261,18 +350,20 @@ class _GoldenFiles:
         )
         return refused
 
-    def _emulate(self, samples: list[Sample]) -> dict[str, str] | None:
+    def _emulate(self, samples: list[Sample], natural: NaturalSamples) -> dict[str, str] | None:
         """Run an emulated BF16 source on the CPU provider; None if it is not BF16, or does not run."""
-        self._write(samples)
+        self._write(samples, natural)
         try:
             model = emulate(runnable(self._source, self._recipe), f"{PREFIX}emulated.onnx")
-            return None if model is None else self._run_reference(model)
+            return None if model is None else self._run_reference(model, natural)
         except SessionError as error:
             _log.info("the emulation of BF16 does not load: %s", plain(str(error)))
             return None
 
-    def _run_converted(self, samples: list[Sample], refusal: str) -> dict[str, str]:
-        refused = self._run_reference(self._converted)
+    def _run_converted(
+        self, samples: list[Sample], natural: NaturalSamples, refusal: str
+    ) -> dict[str, str]:
+        refused = self._run_reference(self._converted, natural)
         kept = [sample for sample in samples if sample.name not in refused]
         if not kept:
             return refused

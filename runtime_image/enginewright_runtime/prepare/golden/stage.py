@@ -6,7 +6,6 @@ device, which a prepare Job lacks.
 
 import logging
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Final
 
@@ -17,14 +16,22 @@ from enginewright_contract.report import StageReport
 from enginewright_contract.task import PrepareTask, Recipe
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
-from enginewright_runtime.core.handoff import GOLDEN_FOLDER, MODEL_FOLDER, Converted, Golden
+from enginewright_runtime.core.handoff import (
+    GOLDEN_FOLDER,
+    MODEL_FOLDER,
+    Converted,
+    Golden,
+    Validated,
+)
 from enginewright_runtime.core.logs import format_bytes, format_count
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.scratch import scratch
 from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.prepare.golden.blank import find_blank
 from enginewright_runtime.prepare.golden.reference import ORIGIN_NAMES, PREFIX, make, runnable
-from enginewright_runtime.prepare.quantize.existing import own_precision
+from enginewright_runtime.prepare.quantize.existing import existing
+from enginewright_runtime.prepare.quantize.saturation import reference_level
 from enginewright_runtime.proof import costs
 from enginewright_runtime.proof.golden_run import (
     EXPECTED,
@@ -38,6 +45,7 @@ from enginewright_runtime.proof.golden_run import (
 from enginewright_runtime.proof.parity.comparison import ComparedWith
 from enginewright_runtime.proof.parity.drift import Side, find_drift
 from enginewright_runtime.proof.parity.tolerances import Tolerances
+from enginewright_runtime.proof.rounding.measuring import try_measuring
 from enginewright_runtime.session.arrays import map_arrays, read_arrays
 
 _log: Final = logging.getLogger(__name__)
@@ -45,7 +53,7 @@ _OPTIMIZE: Final = (
     "it is served so, without fused nodes; other programs need the same graph_optimization_level of"
     " ONNX Runtime's SessionOptions, or a model with the constants folded when exporting"
 )
-_GIVE_SAMPLES: Final = "set spec.parity.samples to inputs that produce elements"
+_GIVE_SAMPLES: Final = "set spec.parity.samples to inputs for which it has finite elements"
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
@@ -61,12 +69,14 @@ class _Golden:
         self._folder = work / GOLDEN_FOLDER
         self._source = work / MODEL_FOLDER / MODEL_NAME
         self._converted = work / Converted.read(work).folder / MODEL_NAME
+        self._precision = existing(graphs.parse(self._source)).precision
 
     def run(self) -> StageReport:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir()
         self._made = make(self._recipe, self._work)
-        self._judge_sizes()
+        self._judge_numbers()
+        self._measure_parts()
         judged = self._converted != self._source and self._made.origin != "itself"
         if judged:
             self._judge_converted()
@@ -81,6 +91,7 @@ class _Golden:
         Golden(
             source=kind,
             samples=count,
+            source_precision=self._precision,
             node_costs=costs_of_nodes,
             parity=tuple(self._made.parity),
             expected=(self._folder / EXPECTED).exists(),
@@ -115,28 +126,39 @@ class _Golden:
             },
         )
 
-    def _judge_sizes(self) -> None:
-        """Refuse golden outputs without an element, such as a detector's boxes in noise; warn of single ones."""
-        elements: Counter[str] = Counter()
-        for key, array in map_arrays(self._folder / OUTPUTS).items():
-            elements[key.partition("/")[2]] += array.size
-        if not elements.total():
+    def _judge_numbers(self) -> None:
+        """Refuse golden outputs without a number, such as a detector's boxes in noise; warn of single ones."""
+        dtypes = {spec.name: spec.dtype for spec in Validated.read(self._work).outputs}
+        outputs = map_arrays(self._folder / OUTPUTS)
+        blank = find_blank(outputs, dtypes)
+        names = {key.partition("/")[2] for key in outputs}
+        if len(blank) == len(names):
             raise StageFailure(
                 Reason.NOTHING_COMPARED,
-                f"no output has an element in any golden sample ({', '.join(elements)}), so any other"
+                f"no output has a finite element in any golden sample ({', '.join(blank)}), so any other"
                 " model's outputs would pass for right",
                 remedy=_GIVE_SAMPLES,
             )
-        for name, count in elements.items():
-            if not count:
-                cause = f"output {name!r} is empty in every golden sample, so only its type and shape can be compared"
-                self._made.warn(cause, Reason.NOTHING_COMPARED, _GIVE_SAMPLES)
+        for name in blank:
+            empty = not any(
+                array.size for key, array in outputs.items() if key.partition("/")[2] == name
+            )
+            what = "is empty" if empty else "is NaN or infinite throughout"
+            cause = f"output {name!r} {what} in every golden sample, so only its type and shape can be compared"
+            self._made.warn(cause, Reason.NOTHING_COMPARED, _GIVE_SAMPLES)
+
+    def _measure_parts(self) -> None:
+        """Measure what is expected of the parts of the outputs in the model's own precision."""
+        varying = frozenset(output.name for output in self._made.varying)
+        model = self._made.model or self._converted
+        if why := try_measuring(model, self._folder, self._precision, varying):
+            _log.warning("what rounding to %s costs is not known: %s", self._precision, why)
 
     def _judge_converted(self) -> None:
         _log.info("comparing the converted model with %s", ORIGIN_NAMES[self._made.origin])
         compared_with: ComparedWith = "expected" if self._made.origin == "expected" else "source"
         # quantized models amplify rounding differences to whole steps; frameworks use other kernels
-        full = own_precision(graphs.parse(self._source)) in {"FP32", None}
+        full = self._precision == "FP32"
         outcome = self._run_judged(
             "cpu", compared_with, rounding=full and compared_with == "source"
         )
@@ -162,8 +184,10 @@ class _Golden:
             recipe=self._recipe,
             compared_with=compared_with,
             precision=None,
+            source_precision=self._precision,
             rounding=rounding,
             varying=self._made.varying,
+            level=reference_level(self._converted, self._recipe),
         ).run()
         if outcome.refusal:
             raise StageFailure(
@@ -187,7 +211,7 @@ class _Golden:
                 self._folder / INPUTS,
                 failed.sample,
                 failed.output,
-                tolerances=Tolerances.of(self._recipe),
+                tolerances=Tolerances.of(self._recipe, self._precision),
             )
         raise StageFailure(
             Reason.PARITY_FAILED,
@@ -197,7 +221,7 @@ class _Golden:
 
     def _keeps_precision(self) -> bool:
         precision = self._recipe.precision
-        return precision is None or precision == own_precision(graphs.parse(self._converted))
+        return precision is None or precision == self._precision
 
     def _profile(self) -> tuple[NodeCost, ...]:
         _log.info("profiling the model on backend cpu")

@@ -20,10 +20,10 @@ from enginewright_runtime.graph.raw.constants import Constants
 from enginewright_runtime.graph.raw.signatures import OperatorSignature, bindings
 from enginewright_runtime.graph.scoped.passes import Needs, PassResult
 from enginewright_runtime.graph.scoped.scopes import Node, Scope
-from enginewright_runtime.prepare.quantize.half_rules import HALVES, Half, Judge
 from enginewright_runtime.prepare.quantize.static import EXCLUDED
 from enginewright_runtime.prepare.quantize.subject import ModelEditor, PrecisionPass
 from enginewright_runtime.prepare.quantize.tensors import Sink
+from enginewright_runtime.proof.rounding.half_rules import HALVES, Half, Judge
 from enginewright_runtime.session.operator_signatures import OperatorSignatures, element_types
 
 _FLOAT: Final = "tensor(float)"

@@ -1,8 +1,9 @@
-"""Compares models of a lower precision with the golden outputs: every proof here uses this.
+"""Compares models of a lower precision with the golden outputs, whole and by part: every proof here uses this.
 
 Samples are golden ones and calibration data: random inputs prove little about a detector.
 """
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from enginewright_contract.manifest import OutputParity, VaryingOutput
 from numpy.typing import NDArray
 
 from enginewright_runtime.core.failure import SessionError
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.proof.golden_run import (
     EXPECTED,
     INPUTS,
@@ -23,15 +25,20 @@ from enginewright_runtime.proof.golden_run import (
     run_sample,
     types_of,
 )
+from enginewright_runtime.proof.parity.axes import select_axes
 from enginewright_runtime.proof.parity.comparison import (
     ComparedWith,
     Comparison,
     ParityVerdict,
     scales_of,
 )
+from enginewright_runtime.proof.parity.parts import Parts, PartsBuilder
 from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.session.arrays import read_arrays
+from enginewright_runtime.session.optimization import LOWEST
 from enginewright_runtime.session.samples import in_memory, read_samples
+
+_log: Final = logging.getLogger(__name__)
 
 Array = NDArray[Any]
 MAX_CALIBRATION_SAMPLES: Final = 8  # used in proofs
@@ -84,8 +91,12 @@ class ParityProver:
         tolerances: Tolerances,
         further: Iterable[Mapping[str, Array]],
         varying: Sequence[VaryingOutput],
+        emulated: Path | None = None,
     ) -> None:
-        """Read the golden samples, and run the original model on `further` inputs; raises SessionError."""
+        """Read the golden samples, and run the original model on `further` inputs; raises SessionError.
+
+        `emulated` is the original model with the rounding of the precision; None if there is none.
+        """
         model = ReferenceModel(source)
         signature = model.signature
         self._tolerances = tolerances
@@ -106,10 +117,13 @@ class ParityProver:
             )
             for sample in read_samples(golden / INPUTS, golden / OUTPUTS, signature)
         ]
+        count = len(self._samples)
         self._samples += [
             ProofSample(f"calibration {index}", feeds, model.run(feeds), {})
             for index, feeds in enumerate(further)
         ]
+        # the golden samples' are those that serving pods judge by
+        self._parts, self.golden_parts = self._measure_parts(source, emulated, count)
 
     def prove(self, path: Path, level: str | None = None) -> Proof:
         """Run a model on all samples; raises SessionError if ONNX Runtime refuses it."""
@@ -129,7 +143,10 @@ class ParityProver:
         for name, expected in sides:
             if expected:
                 scales = scales_of(expected, self._dtypes)
-                comparison = Comparison(name, self._tolerances, self._dtypes, scales, self._varying)
+                parts = self._parts if name == "source" else None
+                comparison = Comparison(
+                    name, self._tolerances, self._dtypes, scales, self._varying, parts
+                )
                 comparisons.append((comparison, expected))
         for sample in self._samples:
             outputs, again = model.run(sample.feeds), partial(model.run, sample.feeds)
@@ -144,6 +161,28 @@ class ParityProver:
             ),
             outputs=tuple(output for verdict in verdicts for output in verdict.outputs),
         )
+
+    def _measure_parts(
+        self, source: Path, emulated: Path | None, golden: int
+    ) -> tuple[Parts, Parts]:
+        """Return what is expected of the parts over all samples, and over the first `golden` ones."""
+        proto = graphs.parse(source)
+        varying = {output.name for output in self._varying}
+        specs = [spec for spec in graphs.outputs_of(proto) if spec.name not in varying]
+        outputs = {sample.name: sample.golden for sample in self._samples}
+        axes = select_axes(graphs.inputs_of(proto), specs, self._samples[0].feeds, outputs)
+        every, of_golden = (PartsBuilder(axes, self._dtypes) for _ in range(2))
+        model = None if emulated is None else ReferenceModel(emulated, LOWEST)
+        for number, sample in enumerate(self._samples):
+            try:
+                rounded = None if model is None else model.run(sample.feeds)
+            except SessionError as error:
+                _log.warning("rounding is not emulated for sample %s: %s", sample.name, error)
+                rounded = None
+            every.add(sample.golden, rounded)
+            if number < golden:
+                of_golden.add(sample.golden, rounded)
+        return every.build(), of_golden.build()
 
 
 def error_of(verdict: ParityVerdict) -> float:

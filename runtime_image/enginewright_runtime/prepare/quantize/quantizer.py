@@ -1,5 +1,6 @@
 """Lowers a model's precision in a child process, and excludes costly nodes until the proof holds."""
 
+import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +26,6 @@ from enginewright_runtime.prepare.quantize import calibration, progress, static
 from enginewright_runtime.prepare.quantize.calibration import CalibrationData, Feeds
 from enginewright_runtime.prepare.quantize.dynamic import DynamicQuantization
 from enginewright_runtime.prepare.quantize.forms import Form, dynamic_form, form_of
-from enginewright_runtime.prepare.quantize.half_rules import HALVES
 from enginewright_runtime.prepare.quantize.halves import Halves
 from enginewright_runtime.prepare.quantize.observing import limits, single_values
 from enginewright_runtime.prepare.quantize.prove import MAX_CALIBRATION_SAMPLES, ParityProver, Proof
@@ -42,16 +42,21 @@ from enginewright_runtime.prepare.quantize.static import StaticQuantization
 from enginewright_runtime.prepare.quantize.subject import PrecisionPass, SourceModel
 from enginewright_runtime.prepare.quantize.widening import write_widened
 from enginewright_runtime.proof.golden_run import INPUTS
+from enginewright_runtime.proof.parity.parts import write_parts
 from enginewright_runtime.proof.parity.tolerances import Tolerances
+from enginewright_runtime.proof.rounding.half_rules import HALVES
+from enginewright_runtime.proof.rounding.measuring import write_emulated
 from enginewright_runtime.session.arrays import read_arrays
 from enginewright_runtime.session.operator_signatures import element_types
 from enginewright_runtime.tensorrt.tensors import types
 
+_log: Final = logging.getLogger(__name__)
 PREFIX: Final = "quantize-"  # of temporary files and folders
 TRIALS: Final = 64  # models built and proven to find the nodes to exclude
 SECONDS: Final = 600.0  # of `TimeLimit`, for finding them
 _PASSES: Final[tuple[type[PrecisionPass], ...]] = (Halves, StaticQuantization, DynamicQuantization)
 _BASE: Final = f"{PREFIX}base.onnx"  # beside the source: converted to the precision's opset
+_EMULATED: Final = f"{PREFIX}emulated.onnx"  # likewise: with the rounding of the precision
 _WIDENED: Final = "widened.onnx"  # beside the candidate
 _MAX_COSTS: Final = 10  # groups of nodes in the report
 _LIMIT_SAMPLES: Final = 64  # of calibration data, from which the limits of values are taken
@@ -69,6 +74,7 @@ class QuantizationRequest(Message):
     inputs: tuple[TensorSpec, ...]
     recipe: Recipe
     out: Path  # folder for the model; must not exist
+    parts: Path  # file for what is expected of the parts of the golden outputs in this precision
     progress: Path  # file
     varying: tuple[VaryingOutput, ...] = ()  # outputs that differ from run to run of the source
 
@@ -140,7 +146,9 @@ class _Quantizer:
             Tolerances.of(self._recipe, self._request.precision),
             self._some(MAX_CALIBRATION_SAMPLES),
             self._request.varying,
+            self._emulate(),
         )
+        write_parts(self._request.parts, prover.golden_parts)
         self._report(f"proving the {self._request.precision} model")
         proof = first = self._prove(how, prover, self._out)
         exclusions = Exclusions(frozenset())
@@ -154,6 +162,14 @@ class _Quantizer:
         if proof.agrees:
             self._check()
         return self._result(proof, first, exclusions, done)
+
+    def _emulate(self) -> Path | None:
+        self._report(f"emulating the rounding of {self._request.precision}")
+        path = self._source.with_name(_EMULATED)
+        why = write_emulated(self._base, self._request.precision, path)
+        if why is not None:
+            _log.warning("rounding to %s cannot be emulated: %s", self._request.precision, why)
+        return path if why is None else None
 
     @staticmethod
     def _prove(how: PrecisionPass, prover: ParityProver, folder: Path) -> Proof:

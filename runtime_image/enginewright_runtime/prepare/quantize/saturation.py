@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from enginewright_contract.images import DEVICE_BACKENDS
+from enginewright_contract.task import Recipe
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.quantize.existing import existing
 from enginewright_runtime.prepare.quantize.forms import REDUCED_INT8
+from enginewright_runtime.session import processor
 
+_UNFUSED: Final = "BASIC"
 _MATRIX: Final = 2
 _ZERO_POINT: Final = 2  # input of QuantizeLinear
 
@@ -45,3 +49,15 @@ def _exceeds(tensor: TensorProto, folder: Path) -> bool:
     array = numpy_helper.to_array(tensor, str(folder))
     least, greatest = array.min(initial=0), array.max(initial=0)
     return bool(greatest > REDUCED_INT8.high or int(least) < np.int64(REDUCED_INT8.low))
+
+
+def reference_level(model: Path, recipe: Recipe) -> str | None:
+    """Return the level of graph optimization at which a quantized source is a reference for a device, unless any is.
+
+    Devices sum products exactly. Without VNNI this processor does so only where quantized operators run in single
+    precision: above BASIC, ONNX Runtime replaces QuantizeLinear and DequantizeLinear by kernels that saturate.
+    """
+    is_exact = processor.read().exact_products is not False
+    if is_exact or recipe.backend not in DEVICE_BACKENDS:
+        return None
+    return _UNFUSED if saturable(graphs.parse(model), model.parent, "cpu") else None

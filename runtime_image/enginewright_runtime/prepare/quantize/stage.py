@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from enginewright_contract.precisions import why_unsupported
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding, StageReport, name_nodes
 from enginewright_contract.task import Precision, PrepareTask, Recipe
+from enginewright_contract.unjudged import Unjudged
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import (
@@ -22,7 +24,6 @@ from enginewright_runtime.core.handoff import (
     Quantized,
 )
 from enginewright_runtime.core.isolation import Call, Limits
-from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.core.logs import format_count
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.paths import Paths
@@ -43,6 +44,7 @@ from enginewright_runtime.prepare.quantize.widening import ROUNDING, write_widen
 from enginewright_runtime.proof import costs
 from enginewright_runtime.proof.golden_run import INPUTS, GoldenFiles, JudgedRun
 from enginewright_runtime.proof.latency import comparing
+from enginewright_runtime.proof.parity.parts import PARTS
 from enginewright_runtime.session import processor
 
 _log: Final = logging.getLogger(__name__)
@@ -102,6 +104,14 @@ class _Quantization:
         made = self._make(precision)
         if not made.agrees:
             raise self._describe_failure(precision, made)
+        if blank := self._find_blank(made):
+            raise StageFailure(Reason.NOTHING_COMPARED, f"the {precision} model {blank}")
+        if unjudged := Unjudged.find(made.outputs, self._recipe, precision).cause:
+            raise StageFailure(
+                Reason.PARITY_UNKNOWN,
+                f"spec.precision is {precision}, and whether the {precision} model is right is not"
+                f" known: {unjudged}",
+            )
         if refused := self._fails_on_backend(precision):
             raise StageFailure(Reason.QUANTIZATION_FAILED, f"the {precision} model {refused}")
         return self._leave(precision, made, "")
@@ -181,6 +191,10 @@ class _Quantization:
             return failure.cause
         if not made[precision].agrees:
             return f"parity fails: {made[precision].disagreement}"
+        if blank := self._find_blank(made[precision]):
+            return blank
+        if unjudged := Unjudged.find(made[precision].outputs, self._recipe, precision).cause:
+            return f"parity is not known: {unjudged}"
         return self._fails_on_backend(precision)
 
     def _measure(self, precisions: list[Precision]) -> dict[str, Times]:
@@ -235,12 +249,13 @@ class _Quantization:
             inputs=self._converted.inputs,
             recipe=self._recipe,
             out=self._out(precision),
+            parts=self._parts(precision),
             progress=progress,
             varying=self._golden.varying,
         )
         try:
             with log_progress(progress):
-                limits = Limits(_SECONDS, memory_of_child())
+                limits = Limits.of_model(_SECONDS)
                 made = Call(quantize, f"converting the model to {precision}", limits).run(request)
         except SessionError as error:
             raise StageFailure(
@@ -282,6 +297,19 @@ class _Quantization:
                 made.excluded,
             )
 
+    def _find_blank(self, made: QuantizedModel) -> str | None:
+        """Return why a candidate's parity is unknown: an output of which no element could be compared."""
+        # outputs that vary and have no distribution are not compared anywhere
+        compared = {output.name for output in made.outputs}
+        compared |= {output.name for output in self._golden.varying}
+        blank = [spec.name for spec in self._converted.outputs if spec.name not in compared]
+        if not blank:
+            return None
+        return (
+            f"cannot be compared in output {', '.join(map(repr, blank))}: no golden sample has a finite"
+            " element of it"
+        )
+
     def _fails_on_backend(self, precision: Precision) -> str | None:
         """Return why the candidate fails on the backend that is to serve; devices prove it elsewhere."""
         backend = self._recipe.backend
@@ -290,7 +318,7 @@ class _Quantization:
         outcome = JudgedRun(
             model=self._out(precision) / MODEL_NAME,
             backend=backend,
-            files=GoldenFiles.of(self._work / GOLDEN_FOLDER),
+            files=replace(GoldenFiles.of(self._work / GOLDEN_FOLDER), parts=self._parts(precision)),
             recipe=self._recipe,
             compared_with="source",
             precision=precision,
@@ -308,6 +336,9 @@ class _Quantization:
 
     def _out(self, precision: Precision) -> Path:
         return self._work / f"{PREFIX}{precision.lower()}"
+
+    def _parts(self, precision: Precision) -> Path:
+        return self._work / f"{PREFIX}{precision.lower()}-{PARTS}"
 
     def _keep(self, precision: Precision | None, message: str) -> StageReport:
         self._warn_of_saturation()
@@ -343,6 +374,7 @@ class _Quantization:
         folder = self._work / QUANTIZED_FOLDER
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier attempt
         self._out(precision).rename(folder)
+        self._parts(precision).replace(self._work / GOLDEN_FOLDER / PARTS)
         changes = self._changes(precision, made)
         Quantized(
             folder=QUANTIZED_FOLDER,
@@ -394,7 +426,7 @@ class _Quantization:
                 return costs.measure(model, inputs, self._recipe)
             # ONNX Runtime's CPU provider has no such kernels
             out = model.with_name(f"{PREFIX}widened.onnx")
-            Call(write_widened, "widening the model").run(model, out)
+            Call(write_widened, "widening the model", Limits.of_model()).run(model, out)
             return without_rounding(costs.measure(out, inputs, self._recipe))
         except (StageFailure, SessionError) as error:
             why = error.cause if isinstance(error, StageFailure) else plain(str(error))

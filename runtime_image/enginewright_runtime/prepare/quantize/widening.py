@@ -15,7 +15,6 @@ from typing import Final
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from enginewright_runtime.core.isolation import Call, Limits
-from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import save
 from enginewright_runtime.graph.scoped.scopes import Names, Node, Scope, rename_apart
@@ -60,7 +59,7 @@ def emulate(model: Path, name: str) -> Path | None:
         return None
     out = model.with_name(name)
     _log.info("widening BF16, for which ONNX Runtime's CPU provider has no kernels")
-    limits = Limits(seconds=_SECONDS, memory_bytes=memory_of_child())
+    limits = Limits.of_model(_SECONDS)
     Call(write_widened, "widening the model", limits).run(model, out)
     return out
 

@@ -70,7 +70,7 @@ def fit(
     _log.info("%s", doing)
     try:
         cost = shared_results.run_shared(
-            Call(measure, doing, Limits(seconds=_SECONDS, memory_bytes=memory_of_child())),
+            Call(measure, doing, Limits.of_model(_SECONDS)),
             shared_results.ResultKey(model, recipe, (inputs, profiles)),
             model,
             inputs,
@@ -90,9 +90,9 @@ def fit(
     return Fitted(with_batch(profiles, names, largest), findings, cost)
 
 
-def largest_batch(cost: RunCost, memory: int | None) -> int:
+def largest_batch(cost: RunCost, memory: int) -> int:
     """Return the largest batch, a power of two, that a run can afford within `memory` bytes."""
-    limit = MAX_BYTES if memory is None else min(MAX_BYTES, memory // _SHARE)
+    limit = min(MAX_BYTES, memory // _SHARE)
     batch = DEFAULT_BATCH.max
     while batch > 1 and (
         batch * cost.seconds > MAX_PROCESSOR_SECONDS

@@ -16,7 +16,6 @@ from enginewright_contract.task import Recipe, ShapeProfile
 from enginewright_runtime.core import shared_results
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import Call, Limits
-from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.core.logs import format_count
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.graph.shapes import find_defaulted, missing
@@ -66,7 +65,7 @@ def find_sizes(
         tuple(unranked),
         sample_shapes(samples),
     )
-    limits = Limits(seconds=_SECONDS, memory_bytes=memory_of_child())
+    limits = Limits.of_model(_SECONDS)
     call = Call(discover, doing, limits)
     with tempfile.TemporaryDirectory() as folder:
         for attempt in range(_MAX_RESTARTS + 1):

@@ -14,7 +14,6 @@ from enginewright_contract.report import NAMED_NODES, Finding
 from enginewright_contract.task import Recipe, ShapeProfile
 from onnx import ModelProto, ValueInfoProto
 
-from enginewright_runtime.core import limits
 from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.graph.raw import graphs
@@ -66,7 +65,7 @@ class Inspection(Message):
 
 def inspect(path: Path, recipe: Recipe) -> Inspection:
     """Read the model at `path` and apply the rules; raises StageFailure if it cannot be read at all."""
-    allowed = Limits(seconds=_SECONDS, memory_bytes=limits.memory_of_child())
+    allowed = Limits.of_model(_SECONDS)
     return Call(inspect_here, "reading the model", allowed).run(path, recipe)
 
 

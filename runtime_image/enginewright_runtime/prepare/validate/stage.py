@@ -143,7 +143,7 @@ def _try_session(
     _log.info("%s", doing)
     try:
         about = (inspected.inputs, inspected.profiles, sorted(_find_batched(inspected, recipe)))
-        call = Call(load_and_run, doing, Limits(seconds=_SECONDS))
+        call = Call(load_and_run, doing, Limits.of_model(_SECONDS))
         trial = shared_results.run_shared(
             call, shared_results.ResultKey(path, recipe, about), path, *about
         )

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from enginewright_contract.execution import PlacementFacts
+from enginewright_contract.images import DEVICE_BACKENDS
 from enginewright_contract.manifest import Latency
 
 from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.isolation import Limits
 from enginewright_runtime.graph.shapes import opt_sample
 from enginewright_runtime.proof.latency.figures import latency
 from enginewright_runtime.proof.latency.process import WorkerProcess
@@ -137,9 +139,11 @@ class _Measured:
         candidate = self.candidate
         _log.info("measuring %s on backend %s", candidate.name, candidate.backend)
         doing = f"measuring {candidate.name} on backend {candidate.backend}"
+        limits = Limits.of_model(on_device=candidate.backend in DEVICE_BACKENDS)
+        seconds = _COMMAND_SECONDS + self.seconds
         try:
             self.process = self.stack.enter_context(
-                WorkerProcess(doing, _COMMAND_SECONDS + self.seconds, self.total)
+                WorkerProcess(doing, seconds, self.total, limits.memory_bytes)
             )
             self.loaded = self.process.load(candidate.model, candidate.backend, self.inputs)
             self.rows = dict(self.loaded.samples)

@@ -26,8 +26,10 @@ _PIECE: Final = 1 << 16
 class WorkerProcess:
     """A child process that measures one candidate."""
 
-    def __init__(self, doing: str, seconds: float, total: float = inf) -> None:
-        """Start it; `seconds` is the timeout of one command, `total` that of all together."""
+    def __init__(
+        self, doing: str, seconds: float, total: float = inf, memory_bytes: int | None = None
+    ) -> None:
+        """Start it; `seconds` is the timeout of one command, `total` that of all together; memory as of `Limits`."""
         self._doing = doing
         self._seconds = seconds
         self._total = total
@@ -49,6 +51,7 @@ class WorkerProcess:
                     output=self._errors.fileno(),
                     descriptors=(theirs,),
                     preload=(worker.__name__,),
+                    memory_bytes=memory_bytes,
                 )
             self._child = stack.enter_context(child)
             self._open = stack.pop_all()

@@ -14,6 +14,7 @@ from enginewright_runtime.proof.parity.measuring import (
     Mismatch,
     fault,
     form_fault,
+    has_numbers,
     largest_of,
     measure,
 )
@@ -221,7 +222,7 @@ class Comparison:
         if have is None:
             return Mismatch("missing", "is missing"), np.inf
         dtype = self._dtypes.get(output)
-        total.by_values = total.by_values or want.size > 0
+        total.by_values = total.by_values or has_numbers(want, dtype)
         if differs := form_fault(want, have, dtype):
             return differs, np.inf
         allowed = self._find_tolerance(output, want)
@@ -270,7 +271,7 @@ def varying(once: Outputs, again: Outputs, dtypes: Mapping[str, str]) -> tuple[s
 class _Total:
     figures: list[Figures] = field(default_factory=list)  # by sample, of numbers
     runs: int = 0  # of a varying output
-    by_values: bool = False  # whether any element was compared by value
+    by_values: bool = False  # whether any number was compared by value
     allowed: Tolerance | None = None  # of numbers
 
     @property

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import Call, Limits
-from enginewright_runtime.core.limits import memory_limit
+from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.scoped.parts import CONSTANT
 from enginewright_runtime.proof.parity.bisection import first_drifting
@@ -77,9 +77,8 @@ def find_drift(
     backend. `inputs` is an .npz file of arrays SAMPLE/INPUT, `sample` preferably the one with the
     largest errors, `output` differs, and `tolerances` are of the judged model.
     """
-    limit = memory_limit()
     try:
-        limits = Limits(seconds=_SECONDS, memory_bytes=limit // 2 if limit else None)
+        limits = Limits(seconds=_SECONDS, memory_bytes=memory_of_child() // 2)
         return Call(search, "searching for the first node that drifts", limits).run(
             reference=reference,
             judged=judged,

@@ -121,6 +121,13 @@ def largest_of(array: Array, dtype: str | None) -> float:
     return max((_largest(piece) for piece in pieces(array, name)), default=0.0)
 
 
+def has_numbers(array: Array, dtype: str | None) -> bool:
+    """Return whether any element can be compared: a finite number, or of another type than floats."""
+    if kind_of(array, dtype) != "float":
+        return array.size > 0
+    return any(bool(np.isfinite(piece).any()) for piece in pieces(array, dtype_of(array, dtype)))
+
+
 def fault(figures: Figures, allowed: Tolerance) -> Mismatch | None:
     """Return the first figure that exceeds the tolerance, if any does."""
     if not figures.elements:

@@ -19,17 +19,13 @@ class Errors:
     """Errors of each index along an axis, of one sample: arrays of [size of the axis]."""
 
     squares: Floats  # sums of squared errors; inf where they are not known
+    fourths: Floats  # sums of their fourth powers
     count: Floats  # of values that are finite on both sides
-
-    @classmethod
-    def of_equal(cls, size: int, elements: int) -> Self:
-        """Return those of an array that equals the expected one."""
-        return cls(np.zeros(size), np.full(size, elements / size))
 
     @classmethod
     def of_unknown(cls, size: int) -> Self:
         """Return those of an array that is missing, or of another shape."""
-        return cls(np.full(size, np.inf), np.ones(size))
+        return cls(np.full(size, np.inf), np.full(size, np.inf), np.ones(size))
 
 
 class ValueSums:
@@ -67,14 +63,15 @@ class ValueSums:
 
 def measure_errors(want: Array, have: Array, axis: int, dtype: str) -> Errors:
     """Return the errors along an axis of two arrays of one shape; values that are not finite are judged elsewhere."""
-    size = want.shape[axis]
-    squares, count = np.zeros(size), np.zeros(size)
+    squares, fourths, count = np.zeros((3, want.shape[axis]))
     for first, second in _pieces((want, have), axis, dtype):
         both = np.isfinite(first) & np.isfinite(second)
         with np.errstate(over="ignore"):  # the square of an error that overflows is infinite
-            squares += np.square(np.where(both, second, 0.0) - np.where(both, first, 0.0)).sum((0, 2))
+            errors = np.square(np.where(both, second, 0.0) - np.where(both, first, 0.0))
+            squares += errors.sum((0, 2))
+            fourths += np.square(errors).sum((0, 2))
         count += both.sum((0, 2))
-    return Errors(squares, count)
+    return Errors(squares, fourths, count)
 
 
 def pool_rms(errors: Sequence[Errors]) -> Floats:
@@ -83,6 +80,23 @@ def pool_rms(errors: Sequence[Errors]) -> Floats:
     count = np.sum([item.count for item in errors], axis=0)
     rms: Floats = np.sqrt(squares / np.maximum(count, 1.0))
     return rms
+
+
+def count_effective(errors: Sequence[Errors]) -> Floats:
+    """Return how many values, each with an error of the same size, would vary as much: few errors may be all there is.
+
+    The participation ratio: the square of the sum of squares, by the sum of fourth powers.
+    """
+    squares, fourths, count = (
+        np.sum([getattr(item, name) for item in errors], axis=0)
+        for name in ("squares", "fourths", "count")
+    )
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.square(squares) / fourths
+    effective: Floats = np.clip(
+        np.where(np.isfinite(ratio), ratio, count), 1.0, np.maximum(count, 1.0)
+    )
+    return effective
 
 
 def _pieces(arrays: Sequence[Array], axis: int, dtype: str) -> Iterator[list[Floats]]:
@@ -95,4 +109,6 @@ def _pieces(arrays: Sequence[Array], axis: int, dtype: str) -> Iterator[list[Flo
     height = max(1, _PIECE // max(1, size * width))
     for top in range(0, before, height):
         for left in range(0, after, width):
-            yield [wide(block[top : top + height, :, left : left + width], dtype) for block in blocks]
+            yield [
+                wide(block[top : top + height, :, left : left + width], dtype) for block in blocks
+            ]

@@ -14,18 +14,19 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from enginewright_contract.manifest import TensorSpec, UnjudgedParts
+from enginewright_contract.manifest import UnjudgedParts
 from numpy.typing import NDArray
 
 from enginewright_runtime.proof.parity.part_sums import (
     Errors,
     Floats,
     ValueSums,
+    count_effective,
     measure_errors,
     pool_rms,
 )
 from enginewright_runtime.proof.parity.tolerances import Tolerance
-from enginewright_runtime.proof.parity.values import Array, dtype_of, kind_of
+from enginewright_runtime.proof.parity.values import Array, dtype_of
 from enginewright_runtime.session.arrays import read_arrays, write_arrays
 
 PARTS: Final = "parts.npz"  # beside the golden samples
@@ -36,7 +37,6 @@ _RATIO: Final = 3.0  # for more values: errors are neither independent nor of on
 _STILL: Final = 8.0  # units in the last place of the largest value that are no movement
 _UNIT: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # in the last place; others as float32
 _UNIT_FLOAT32: Final = 2.0**-23
-_TINY: Final = float(np.finfo(np.float64).tiny)
 _NAMED: Final = 20  # indices that are kept
 
 Outputs = Mapping[str, Array]
@@ -44,13 +44,13 @@ Outputs = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class AxisParts:
-    """What is expected of each index along one axis of an output: arrays of [size of the axis]."""
+    """What is expected of each index along one axis of an output: arrays of [size of the axis], float32 in files."""
 
     axis: int
     magnitude: Floats  # RMS of the expected values
     spread: Floats  # their standard deviation; 0 if the samples do not move them
     error: Floats  # RMS error that rounding to the precision makes; inf if it is not known
-    count: Floats  # of finite expected values
+    count: Floats  # effective number of values, see `part_sums.count_effective`
 
 
 Parts = Mapping[str, tuple[AxisParts, ...]]  # by output
@@ -92,7 +92,7 @@ class PartsBuilder:
     """Measures what is expected of every part, one sample at a time."""
 
     def __init__(self, axes: Mapping[str, Sequence[int]], dtypes: Mapping[str, str]) -> None:
-        """Take the naming axes of each output (see `select_axes`), and the outputs' declared types."""
+        """Take the naming axes of each output (see `axes`), and the outputs' declared types."""
         self._axes = axes
         self._dtypes = dtypes
         self._values: dict[tuple[str, int], ValueSums] = {}
@@ -124,10 +124,18 @@ class PartsBuilder:
                 magnitude=values.rms,
                 spread=np.where(spread > _STILL * unit * values.largest, spread, 0.0),
                 error=pool_rms(self._errors[output, axis]),
-                count=values.count,
+                count=count_effective(self._errors[output, axis]),
             )
             parts[output] = (*parts.get(output, ()), made)
         return parts
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Errors of the parts of one output of one sample, small enough to be kept for each sample."""
+
+    squares: tuple[NDArray[np.float32] | None, ...]  # by axis, sums; None: all are 0
+    counts: tuple[float, ...]  # by axis, values of each part
 
 
 class PartsJudge:
@@ -136,20 +144,18 @@ class PartsJudge:
     def __init__(self, parts: Parts) -> None:
         """Take what is expected."""
         self._parts = parts
-        self._errors: dict[str, dict[str, tuple[Errors, ...]]] = {}  # by output and sample
+        self._runs: dict[str, dict[str, _Run]] = {}  # by output and sample
 
     def add(self, sample: str, output: str, want: Array, have: Array, dtype: str | None) -> None:
         """Take an output of a sample, of the expected shape; an earlier run of the sample is forgotten."""
         kind = dtype_of(want, dtype)
         self._keep(
-            sample, output, want, lambda axis: measure_errors(want, have, axis, kind)
+            sample, output, want, lambda axis: measure_errors(want, have, axis, kind).squares
         )
 
     def add_equal(self, sample: str, output: str, want: Array) -> None:
         """Take an output that equals the expected one, at no cost."""
-        self._keep(
-            sample, output, want, lambda axis: Errors.of_equal(want.shape[axis], want.size)
-        )
+        self._keep(sample, output, want, lambda _: None)
 
     def find_fault(self, output: str, allowed: Tolerance) -> FaultyPart | None:
         """Return the worst part whose error is above what the tolerance and rounding allow."""
@@ -158,15 +164,16 @@ class PartsJudge:
             failing = np.flatnonzero(_fails(parts, errors, allowed))
             if not len(failing):
                 continue
-            sizes = errors[failing] / np.maximum(parts.spread[failing], _TINY)
+            with np.errstate(divide="ignore"):  # what does not move is worst
+                sizes = errors[failing] / parts.spread[failing]
             worst = int(failing[np.argmax(sizes)])
-            runs = self._errors[output]
+            runs = self._runs[output]
             faults.append(
                 FaultyPart(
                     parts.axis,
                     worst,
                     len(failing),
-                    max(runs, key=lambda sample: runs[sample][number].squares[worst]),
+                    max(runs, key=lambda sample: _find_error(runs[sample], number, worst)),
                     float(errors[worst]),
                     float(parts.spread[worst]),
                     float(parts.error[worst]),
@@ -188,18 +195,34 @@ class PartsJudge:
         )
 
     def _keep(
-        self, sample: str, output: str, want: Array, measure: Callable[[int], Errors]
+        self, sample: str, output: str, want: Array, measure: Callable[[int], Floats | None]
     ) -> None:
         parts = self._parts.get(output, ())
         # the sizes of naming axes do not differ between samples
-        if parts and all(want.shape[part.axis : part.axis + 1] == part.count.shape for part in parts):
-            runs = self._errors.setdefault(output, {})
-            runs[sample] = tuple(measure(part.axis) for part in parts)
+        if parts and all(
+            want.shape[part.axis : part.axis + 1] == part.count.shape for part in parts
+        ):
+            squares = (measure(part.axis) for part in parts)
+            with np.errstate(over="ignore"):  # what overflows is infinite
+                kept = tuple(None if item is None else item.astype(np.float32) for item in squares)
+            counts = tuple(want.size / len(part.count) for part in parts)
+            self._runs.setdefault(output, {})[sample] = _Run(kept, counts)
 
     def _pool(self, output: str) -> Iterator[tuple[int, AxisParts, Floats]]:
-        runs = self._errors.get(output)
+        """Yield the axes that have parts, with the RMS error of each part over the samples."""
+        runs = [*self._runs.get(output, {}).values()]
         for number, parts in enumerate(self._parts.get(output, ()) if runs else ()):
-            yield number, parts, pool_rms([run[number] for run in (runs or {}).values()])
+            squares = np.zeros(len(parts.count))
+            for run in runs:
+                if (own := run.squares[number]) is not None:
+                    squares += own
+            count = sum(run.counts[number] for run in runs)
+            yield number, parts, np.sqrt(squares / max(count, 1.0))
+
+
+def _find_error(run: _Run, axis: int, index: int) -> float:
+    squares = run.squares[axis]
+    return 0.0 if squares is None else float(squares[index])
 
 
 def _fails(parts: AxisParts, errors: Floats, allowed: Tolerance) -> NDArray[np.bool_]:
@@ -221,49 +244,13 @@ def _is_unjudged(parts: AxisParts, errors: Floats, allowed: Tolerance) -> NDArra
     return ~agrees & ~_fails(parts, errors, allowed)
 
 
-def find_axes(
-    spec: TensorSpec, shapes: Sequence[tuple[int, ...]], symbols: frozenset[str]
-) -> tuple[int, ...]:
-    """Return the axes of an output that name things, as far as can be told.
-
-    `shapes` are of all samples, `symbols` the names of the inputs' dynamic dimensions: an axis of such a
-    name, or one whose size differs between samples, holds positions. Axes of unknown meaning count as
-    naming.
-    """
-    if not shapes or len({len(shape) for shape in shapes}) > 1:
-        return ()
-    declared = spec.shape if len(spec.shape) == len(shapes[0]) else (None,) * len(shapes[0])
-    return tuple(
-        axis
-        for axis, (size, *sizes) in enumerate(zip(declared, *shapes, strict=True))
-        if size not in symbols and len(set(sizes)) == 1 and sizes[0] > 1
-    )
-
-
-def select_axes(
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
-    expected: Mapping[str, Outputs],
-) -> dict[str, tuple[int, ...]]:
-    """Return the naming axes of every float output; `expected` are the golden outputs by sample."""
-    symbols = frozenset(size for spec in inputs for size in spec.shape if isinstance(size, str))
-    axes = {}
-    for spec in outputs:
-        arrays = [sample[spec.name] for sample in expected.values() if spec.name in sample]
-        if len(arrays) == len(expected) and all(
-            kind_of(array, spec.dtype) == "float" for array in arrays
-        ):
-            axes[spec.name] = find_axes(spec, [array.shape for array in arrays], symbols)
-    return axes
-
-
 def write_parts(path: Path, parts: Parts) -> None:
-    """Write arrays AXIS/OUTPUT, float64 of [4, size of the axis]: magnitude, spread, error and count."""
+    """Write arrays AXIS/OUTPUT, float32 of [4, size of the axis]: magnitude, spread, error and count."""
     by_axis: dict[str, dict[str, NDArray[Any]]] = {}
     for output, items in parts.items():
         for item in items:
             rows = np.stack((item.magnitude, item.spread, item.error, item.count))
-            by_axis.setdefault(str(item.axis), {})[output] = rows
+            by_axis.setdefault(str(item.axis), {})[output] = rows.astype(np.float32)
     write_arrays(path, by_axis)
 
 

@@ -17,7 +17,7 @@ is below the highest by more than the tolerance, and the direction may change on
 errors change it: noise of 2% of the output is a cosine of 0.9998.
 
 `part` bounds the error of each part of an output, relative to what the samples move it by: FP16 costs
-0.2% to 1% of that in real detectors, recognisers and encoders, INT8 3% to 20%, and a fault all of it.
+0.2% to 1% of that in real detectors, recognizers and encoders, INT8 3% to 20%, and a fault all of it.
 """
 
 from collections.abc import Mapping

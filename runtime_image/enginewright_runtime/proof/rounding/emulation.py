@@ -3,8 +3,8 @@
 What is rounded is what a conversion to the precision, or the device, would round:
 
 - FP32: the inputs of products, to TF32, as GPUs do by default;
-- FP16, BF16: inputs, weights and results of every node that exists in the format. A runtime may keep
-  some in single precision, so the errors are rather too large;
+- FP16, BF16: inputs, weights and results of every node that is converted: that exists in the format, and
+  that `half_rules` lets have it, without values observed;
 - INT8, FP8: activation and weights of products with constant weights, per tensor and per channel; the
   other products as in FP32.
 
@@ -20,6 +20,7 @@ Native code (the inliner, shape inference): to be called in a child process.
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from onnx import ModelProto, NodeProto, TensorProto
@@ -33,13 +34,16 @@ from enginewright_runtime.graph.scoped.function_bodies import inline_functions
 from enginewright_runtime.graph.scoped.scopes import Names, Node, Scope, Value, rename_apart
 from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
 from enginewright_runtime.proof.rounding.formulas import Formula, Numbers
+from enginewright_runtime.proof.rounding.half_rules import HALVES, Judge
 from enginewright_runtime.session.operator_signatures import OperatorSignatures, element_types
 
 Change = Callable[[Formula, str], str]  # adds nodes to a formula, and returns their result
 
 _FLOAT: Final = "tensor(float)"
 _HALF: Final = "tensor(float16)"
-_HALVES: Final[Mapping[str, tuple[int, int]]] = {  # significant bits, with the implicit one, and type
+_HALVES: Final[
+    Mapping[str, tuple[int, int]]
+] = {  # significant bits, with the implicit one, and type
     _HALF: (11, TensorProto.FLOAT16),
     "tensor(bfloat16)": (8, TensorProto.BFLOAT16),
 }
@@ -76,15 +80,18 @@ _SELECTING: Final = frozenset(
 )
 
 
-def emulate_rounding(model: ModelProto, precision: str) -> ModelProto:
-    """Return a copy, parsed without external data like the model, that rounds as `precision`, FP32 to FP8, does."""
+def emulate_rounding(model: ModelProto, precision: str, folder: Path = Path()) -> ModelProto:
+    """Return a copy that rounds as `precision`, FP32 to FP8, does.
+
+    Both are parsed without external data, which is in `folder` and read one weight at a time.
+    """
     emulated = graphs.copy_of(model)
     inline_functions(emulated)
     rename_apart(emulated)
     main = Scope(emulated.graph)
     main.sort()
     _name_nodes(main)
-    _Emulation(emulated, main, precision).run()
+    _Emulation(emulated, main, precision, folder).run()
     return emulated
 
 
@@ -95,7 +102,7 @@ def _name_nodes(main: Scope) -> None:
 
 
 class _Emulation:
-    def __init__(self, model: ModelProto, main: Scope, precision: str) -> None:
+    def __init__(self, model: ModelProto, main: Scope, precision: str, folder: Path) -> None:
         self._main = main
         self._precision = precision
         self._bits = _BITS[precision]
@@ -105,25 +112,26 @@ class _Emulation:
         self._shape_nodes = frozenset(shape_nodes(model))
         self._names = Names(model)
         self._numbers = Numbers(main, self._names)
-        # as served: callers do not override initializers that are inputs, which old models require
-        self._tensors = Constants(main.graph, replaceable=False)
-        self._stored = {tensor.name for graph in graphs.walk_graphs(model) for tensor in graph.initializer}
-        self._stored |= {
-            node.output[0] for node in graphs.walk_nodes(model) if node.op_type == "Constant"
-        }
+        self._constants: dict[Scope, Constants] = {}
+        for scope in (main, *main.bodies()):
+            around = self._constants[scope.outer] if scope.outer is not None else None
+            # as served: callers do not override initializers that are inputs, which old models require
+            self._constants[scope] = Constants(scope.graph, folder, around, replaceable=False)
         self._copies: dict[tuple[Value, str], str] = {}  # rounded, by value and manner
         self._rounded: set[Value] = set()  # that need no such copy
+        half = HALVES.get(precision)
+        self._judge = Judge(half, {}, self._opset) if half is not None else None
         self._treat = self._choose(model)
 
     def _choose(self, model: ModelProto) -> Callable[[Node], None]:
         """Return what is done to each node."""
         if any(node.op_type in _QUANTIZING for node in graphs.walk_nodes(model)):
             return self._quantize_beside
-        halves = {element for _, element in _HALVES.values()}
+        halves = {half.element for half in HALVES.values()}
         if any(tensor.data_type in halves for tensor in graphs.walk_tensors(model)):
             return self._multiply
-        if self._precision in _LOWERED:
-            return self._lower
+        if self._judge is not None:
+            return partial(self._lower, self._judge)
         return self._quantize if self._precision in _QUANTIZED else self._multiply
 
     def run(self) -> None:
@@ -146,7 +154,7 @@ class _Emulation:
         if weight is None:
             self._multiply(node)
             return
-        axes = _shared_axes(node.proto, len(weight.dims))
+        axes = _find_shared_axes(node.proto, len(weight.dims))
         self._read(node, 0, "tensor", partial(Formula.quantize_tensor, precision=precision))
         quantize = partial(Formula.quantize_symmetric, precision=precision, axes=axes)
         self._read(node, 1, f"channels {axes}", quantize)
@@ -157,7 +165,7 @@ class _Emulation:
         else:
             self._multiply(node)
 
-    def _lower(self, node: Node) -> None:
+    def _lower(self, judge: Judge, node: Node) -> None:
         proto = node.proto
         signature = self._signatures.of(proto)
         variables = self._variables(proto, signature) if signature is not None else set()
@@ -169,14 +177,19 @@ class _Emulation:
             for index, (name, formal) in enumerate(zip(proto.output, formals, strict=True))
             if name and formal is not None and formal.kind in variables
         ]
+        formals = [signature.input(index) for index in range(len(proto.input))]
+        operands = [
+            (index, name)
+            for index, (name, formal) in enumerate(zip(proto.input, formals, strict=True))
+            if name and formal is not None and formal.kind in variables
+        ]
         if not results:
             return  # it reads single precision where there is a choice
-        for index in range(len(proto.input)):
-            formal = signature.input(index)
-            if formal is not None and formal.kind in variables:
-                stored = proto.input[index] in self._stored
-                change = self._round_stored if stored else self._round
-                self._read(node, index, self._precision, change)
+        read, constants = [name for _, name in operands], self._constants[node.scope]
+        if judge.why_not(proto, read, constants, main=node.scope is self._main) is not None:
+            return
+        for index, _ in operands:
+            self._read(node, index, self._precision, self._round)
         for index, name in results:
             if proto.op_type not in _SELECTING:
                 self._change_result(node, index, self._round)
@@ -187,24 +200,21 @@ class _Emulation:
         proto = node.proto
         if proto.op_type in _SELECTING or proto.op_type == "Constant":
             return
+        kinds = {half.kind: half for half in HALVES.values()}
         for index, name in enumerate(proto.output):
-            kind = self._types.get(name)
-            if kind is None or kind not in _HALVES:
+            half = kinds.get(self._types.get(name, ""))
+            if half is None:
                 continue
-            bits, element = _HALVES[kind]
+            bits, element = _BITS[half.name], half.element
             if proto.op_type != "Cast":
                 nudge = partial(Formula.nudge_half, bits=bits, element=element)
                 self._change_result(node, index, nudge)
             elif self._types.get(proto.input[0]) == _FLOAT:
-                self._read(node, 0, kind, partial(Formula.nudge, bits=bits))
+                self._read(node, 0, half.kind, partial(Formula.nudge, bits=bits))
 
     def _round(self, formula: Formula, value: str) -> str:
         if self._precision == "FP16":
             return formula.round_half(value)
-        return formula.round_bits(value, self._bits)
-
-    def _round_stored(self, formula: Formula, value: str) -> str:
-        """Round a weight; one that would be subnormal in FP16 or lost is left in single precision by a conversion."""
         return formula.round_bits(value, self._bits)
 
     # what it is done to
@@ -218,7 +228,9 @@ class _Emulation:
             or proto.op_type not in _LAYERS
         ):
             return None
-        activation, weight, *bias = [self._tensors.tensor(name) for name in proto.input if name]
+        activation, weight, *bias = [
+            self._constants[self._main].tensor(name) for name in proto.input if name
+        ]
         if (
             activation is not None
             or weight is None
@@ -242,9 +254,7 @@ class _Emulation:
             and _HALF in formal.allowed
         }
 
-    def _read(
-        self, node: Node, index: int, manner: str, make: Change
-    ) -> None:
+    def _read(self, node: Node, index: int, manner: str, make: Change) -> None:
         """Let an input of a node read a changed copy of its value, if that is float32."""
         name = node.proto.input[index]
         value = node.scope.find(name)
@@ -274,7 +284,7 @@ class _Emulation:
         return Formula(self._names, self._numbers, self._opset, about)
 
 
-def _shared_axes(node: NodeProto, rank: int) -> tuple[int, ...] | None:
+def _find_shared_axes(node: NodeProto, rank: int) -> tuple[int, ...] | None:
     """Return the axes of a weight over which the values of one output channel lie; None if that is not known."""
     match node.op_type:
         case "Conv":

@@ -20,8 +20,9 @@ from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import save
 from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS, run_sample
+from enginewright_runtime.proof.parity.axes import select_axes
 from enginewright_runtime.proof.parity.measuring import pieces
-from enginewright_runtime.proof.parity.parts import PARTS, PartsBuilder, select_axes, write_parts
+from enginewright_runtime.proof.parity.parts import PARTS, PartsBuilder, write_parts
 from enginewright_runtime.proof.parity.values import Array, dtype_of
 from enginewright_runtime.proof.rounding.emulation import emulate_rounding
 from enginewright_runtime.session.arrays import Arrays, read_arrays
@@ -31,14 +32,14 @@ from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.signature import read_signature
 
 _log: Final = logging.getLogger(__name__)
-_SECONDS: Final = 900.0  # for all samples: an emulated run takes several times as long as a usual one
+_SECONDS: Final = (
+    900.0  # for all samples: an emulated run takes several times as long as a usual one
+)
 
 Run = Callable[[Arrays], Arrays]
 
 
-def try_measuring(
-    model: Path, folder: Path, precision: str, varying: frozenset[str]
-) -> str | None:
+def try_measuring(model: Path, folder: Path, precision: str, varying: frozenset[str]) -> str | None:
     """Run `measure_parts` in a child process; if it ends without a result, write infinite errors and return why."""
     doing = f"emulating the rounding of {precision}"
     limits = Limits(_SECONDS, memory_of_child())
@@ -52,9 +53,7 @@ def try_measuring(
         return failure.cause
 
 
-def measure_parts(
-    model: Path, folder: Path, precision: str, varying: frozenset[str]
-) -> str | None:
+def measure_parts(model: Path, folder: Path, precision: str, varying: frozenset[str]) -> str | None:
     """Write parts.npz for inputs.npz and outputs.npz; return why an error of rounding is not known, if so.
 
     `model` is the source as ONNX Runtime's CPU provider runs it, in a writable folder: of one in BF16
@@ -77,7 +76,7 @@ def write_unmeasured(model: Path, folder: Path, varying: frozenset[str]) -> None
 def write_emulated(model: Path, precision: str, out: Path) -> str | None:
     """Write the emulation of a model as `out`, beside its weights; return why there is none. Called in a child process."""
     try:
-        save(emulate_rounding(graphs.parse(model), precision), out)
+        save(emulate_rounding(graphs.parse(model), precision, model.parent), out)
     except StageFailure as failure:
         return failure.cause
     except Exception as error:  # noqa: BLE001 - of ONNX's inliner, which has no class for them
@@ -88,7 +87,8 @@ def write_emulated(model: Path, precision: str, out: Path) -> str | None:
 def _load(model: Path, precision: str) -> Run:
     allow_unreleased()
     # without optimizations, which keep folded copies of all weights
-    session = load_changed(model, emulate_rounding(graphs.parse(model), precision), LOWEST)
+    emulated = emulate_rounding(graphs.parse(model), precision, model.parent)
+    session = load_changed(model, emulated, LOWEST)
     signature = read_signature(session.get_inputs(), session.get_outputs(), ())
     return partial(run_sample, Runner(session, signature), signature)
 
@@ -98,9 +98,9 @@ def _write(model: Path, folder: Path, varying: frozenset[str], run: Run | None) 
     specs = [spec for spec in graphs.outputs_of(proto) if spec.name not in varying]
     dtypes = {spec.name: spec.dtype for spec in specs}
     expected = read_arrays(folder / OUTPUTS)
-    axes = select_axes(graphs.inputs_of(proto), specs, expected)
+    inputs = read_arrays(folder / INPUTS)
+    axes = select_axes(graphs.inputs_of(proto), specs, next(iter(inputs.values())), expected)
     builder = PartsBuilder(axes, dtypes)
-    inputs = {} if run is None else read_arrays(folder / INPUTS)
     causes: list[str] = []
     for sample, arrays in expected.items():
         emulated: Arrays | None = None
@@ -111,7 +111,9 @@ def _write(model: Path, folder: Path, varying: frozenset[str], run: Run | None) 
                 causes.append(f"sample {sample!r} is refused: {plain(str(error))}")
             else:
                 strange = _find_strange(axes, arrays, emulated, dtypes)
-                causes += [f"output {name!r} of sample {sample!r} {why}" for name, why in strange.items()]
+                causes += [
+                    f"output {name!r} of sample {sample!r} {why}" for name, why in strange.items()
+                ]
                 emulated = {name: array for name, array in emulated.items() if name not in strange}
         builder.add(arrays, emulated)
     write_parts(folder / PARTS, builder.build())
@@ -136,5 +138,7 @@ def _find_strange(
 
 
 def _loses_values(want: Array, have: Array, dtype: str) -> bool:
-    pairs = zip(pieces(want, dtype_of(want, dtype)), pieces(have, dtype_of(have, dtype)), strict=True)
+    pairs = zip(
+        pieces(want, dtype_of(want, dtype)), pieces(have, dtype_of(have, dtype)), strict=True
+    )
     return any(bool(np.any(np.isfinite(one) & ~np.isfinite(other))) for one, other in pairs)

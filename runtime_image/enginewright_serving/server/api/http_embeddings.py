@@ -156,7 +156,13 @@ class _Texts:
         self._with_model.add(call)
         try:
             embeddings.steps.submit(
-                call, self._plan, feeds, text, waited=waited, refuse=partial(self.refuse, text)
+                call,
+                self._plan,
+                feeds,
+                text,
+                waited=waited,
+                check=served.check,
+                refuse=partial(self.refuse, text),
             )
         except BaseException:
             self.leave(text)

@@ -36,6 +36,10 @@ from enginewright_serving.transport.inflight import InFlight
 _T = TypeVar("_T")
 
 
+def _accept(feeds: Feeds) -> None:
+    """Have no limit but the model's own."""
+
+
 @dataclass(frozen=True, slots=True)
 class _ModelPlan:
     """What a request asks of the model itself (`RequestPlan`)."""
@@ -118,12 +122,13 @@ class ChainedRequests:
         responder: Responder,
         *,
         waited: float = 0.0,
+        check: Callable[[Feeds], None] = _accept,
         refuse: Callable[[RequestError], None],
     ) -> None:
         """Run the steps before the model, then queue the request; `refuse` gets the error if that fails.
 
-        `plan` and `feeds` are of the chain; `waited` seconds of the timeout have passed. Raises RequestError 503 if
-        too many wait, 400 if an image is too large, or none.
+        `plan` and `feeds` are of the chain; `waited` seconds of the timeout have passed; `check` may refuse what the
+        model would get. Raises RequestError 503 if too many wait, 400 if an image is too large, or none.
         """
         threads = self._pool.threads
         priority = LOWEST if call.copy else plan.priority
@@ -137,11 +142,18 @@ class ChainedRequests:
         wait = plan.timeout - waited if plan.timeout else self._wait_seconds
         self._pool.submit(
             call,
-            partial(self._runs.before, feeds),
+            partial(self._run_before, feeds, check),
             partial(self._on_prepared, call, plan, feeds, responder, waited, now, refuse),
             priority=priority,
             deadline=now + wait if wait else 0.0,
         )
+
+    def _run_before(
+        self, feeds: Feeds, check: Callable[[Feeds], None], process: StepProcess
+    ) -> tuple[Feeds, Feeds]:
+        own, produced = self._runs.before(feeds, process)
+        check(own)
+        return own, produced
 
     def _on_prepared(
         self,

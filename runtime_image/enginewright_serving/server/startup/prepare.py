@@ -26,7 +26,7 @@ from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import GoldenSample
 from enginewright_runtime.session.signature import Signature
 
-from enginewright_serving.manifest import read_manifest
+from enginewright_serving.manifest import list_profiles, read_manifest
 from enginewright_serving.server.inference.batching import BatchLimits
 from enginewright_serving.server.inference.processing.served import ServedSteps, serve_steps
 from enginewright_serving.server.observe.buckets import ComputeBuckets
@@ -128,7 +128,9 @@ def prepare(
     steps = serve_steps(artifact, checked.manifest, loaded.signature, progress)
     embeddings = None
     if task.embeddings is not None:
-        embeddings = find_embeddings(task.embeddings, steps, loaded.samples)
+        profiles = list_profiles(checked.manifest)
+        profiled = {profile.input for inputs in profiles for profile in inputs}
+        embeddings = find_embeddings(task.embeddings, steps, loaded.samples, profiled)
     load_seconds, seconds = loaded.at - began, time.monotonic() - began
     device, placement = checked.device, loaded.model.placement
     memory = device.memory if loaded.on_device else checked.memory

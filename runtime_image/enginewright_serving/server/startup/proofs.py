@@ -55,7 +55,7 @@ class StartupProver:
         `parts` are what is expected of the parts of the golden outputs. `steps`: also run 1, 2, 4, … rows, since the backend prepares each size when it first runs.
         """
         scales = scales_of({sample.name: sample.expected for sample in samples}, self._types)
-        tolerances = Tolerances.of(manifest.recipe, manifest.precision)
+        tolerances = Tolerances.of(manifest.recipe, manifest.served_precision)
         comparison = Comparison(
             "prepared", tolerances, self._types, scales, manifest.varying, parts
         )
@@ -67,7 +67,7 @@ class StartupProver:
         _refuse(verdict.worst)
         if not verdict.compared:
             _log.warning(
-                "no output can be compared: all are empty, or vary in an unknown distribution"
+                "no output can be compared: all are empty or not finite, or vary in an unknown distribution"
             )
         points = [(f"golden sample {sample.name!r}", sample.feeds) for sample in samples]
         for label, feeds in profile_points(

@@ -326,7 +326,7 @@ class GrpcCall(InferenceCall):
                 self._refuse(self._app.refuse_bytes(self, why))
                 self._discard_at_least(length)
                 return
-            account.begin(holding, session.transfers.pace(self._stream))
+            account.begin(holding, session.transfers.pace(self._stream), length)
         # a small tensor is copied faster than its place is found
         place = (
             0 if self._compressed or length <= JOINED_BYTES else self._app.find_alignment(beginning)

@@ -1,7 +1,7 @@
 """Finds sizes and values with which a model runs, in a child process of a stage."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -57,6 +57,8 @@ def discover(path: Path, request: DiscoveryRequest, journal: Path) -> Discovered
     """
     model = graphs.parse(path)
     clues = graph.read(model, [spec.name for spec in request.inputs])
+    if request.engines:  # which would take no other values than those that are found
+        clues = replace(clues, sizing=frozenset())
     problem = pose(request.inputs, request.given, frozenset(request.unranked), clues)
     del model
     session = loading.create(_REFERENCE, path).session

@@ -1,4 +1,4 @@
-"""Clues in a graph about its inputs: constants that they are compared with, and sizes of weights."""
+"""Clues in a graph about its inputs: constants that they are compared with, sizes of weights, values that are sizes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +11,16 @@ from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 from enginewright_runtime.graph.raw.constants import Constants
 from enginewright_runtime.graph.raw.graphs import elements, graphs_in
 from enginewright_runtime.graph.scoped.scopes import Node, Scope, Value
+from enginewright_runtime.graph.scoped.value_sizes import SIZES
 
 _COMPARISONS: Final = frozenset({"Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual"})
 # operators that pass a single number on unchanged
 _COPIES: Final = frozenset(
     {"Cast", "Identity", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Gather"}
 )
+# operators that pass on some numbers of their first input, or numbers of all
+_SELECTING: Final = _COPIES | {"Slice", "Split"}
+_COMBINING: Final = frozenset({"Concat", "Where"})
 _NUMBERS: Final = frozenset(
     TensorProto.DataType.Value(name)
     for name in (
@@ -36,6 +40,7 @@ class Clues:
     compared: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # by input
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # likewise
     order: Mapping[str, int] = field(default_factory=dict)  # of nodes, by name
+    sizing: frozenset[str] = frozenset()  # inputs whose values are sizes of other tensors
 
 
 def read(model: ModelProto, inputs: Sequence[str]) -> Clues:
@@ -59,6 +64,7 @@ def read(model: ModelProto, inputs: Sequence[str]) -> Clues:
             if (sizes := _sizes(outside, value, weights))
         },
         order={name: index for index, name in names if name},
+        sizing=frozenset(name for name, value in values.items() if _is_size(everywhere, value)),
     )
 
 
@@ -120,6 +126,24 @@ def _find_compared(
 
     readers.follow(value, visit)
     return tuple(dict.fromkeys(constants))[:_MAX_CLUES]
+
+
+def _is_size(readers: _Readers, value: Value) -> bool:
+    same = {value}
+    places: list[int] = []
+
+    def visit(node: Node) -> Iterable[Value]:
+        operator, inputs = node.proto.op_type, node.inputs()
+        names = [name for at, name in enumerate(node.proto.input) if at in SIZES.get(operator, ())]
+        places.extend(at for at, name in enumerate(names) if node.scope.find(name) in same)
+        passed = inputs if operator in _COMBINING else inputs[:1]
+        if operator in _SELECTING | _COMBINING and not same.isdisjoint(passed):
+            same.update(node.produces())
+            return node.produces()
+        return ()
+
+    readers.follow(value, visit)
+    return bool(places)
 
 
 def _sizes(

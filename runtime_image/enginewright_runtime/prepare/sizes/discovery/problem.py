@@ -24,6 +24,8 @@ _SUM: Final = re.compile(r"\s*[A-Za-z_][\w.]*(?:\s*\+\s*(?:[A-Za-z_][\w.]*|\d+))
 _RANKS: Final = (2, 1, 3, 4, 0)  # to try for an input without a declared rank
 _NUMBERED: Final = re.compile(r"\d+")
 DRAWN: Final = "drawn"
+# of values that are sizes: Expand and Tile take ones, and a Reshape zeros, or -1 for its only size
+_AS_SIZES: Final[Options] = ((1.0, 1.0), (0.0, 0.0), (-1.0, -1.0))
 INTEGERS: Final = "integers"  # the choice of an integer range
 
 
@@ -173,24 +175,32 @@ def pose(
 
 
 def is_switched(model: ModelProto, inputs: Sequence[TensorSpec]) -> bool:
-    """Tell whether the graph compares the value of a single integer among the inputs."""
+    """Tell whether the graph compares the value of a single integer among the inputs, or takes values for sizes."""
     clues = graph.read(model, [spec.name for spec in inputs])
     options = (_values(spec, clues) for spec in inputs if spec.name in clues.compared)
-    return any(option[0] != DRAWN for option in options if option)
+    if any(option[0] != DRAWN for option in options if option):
+        return True
+    return any(_is_sizing(spec, clues) for spec in inputs)
 
 
 def _is_integer(spec: TensorSpec) -> bool:
     return spec.dtype.startswith(("int", "uint"))
 
 
+def _is_sizing(spec: TensorSpec, clues: Clues) -> bool:
+    return spec.name in clues.sizing and _is_integer(spec) and len(spec.shape) <= 1
+
+
 def _values(spec: TensorSpec, clues: Clues) -> Options:
     constants: Options = tuple((value, value) for value in clues.compared.get(spec.name, ()))
     if spec.dtype == "bool":
         return (DRAWN, (0.0, 0.0), (1.0, 1.0))
+    if _is_sizing(spec, clues):
+        constants = (*constants, *_AS_SIZES)
     if not constants or len(spec.shape) > 1:
         return ()
     # a single number is a switch; among several, a compared constant is more often padding
-    alone = all(size == 1 for size in spec.shape)
+    alone = all(size == 1 for size in spec.shape) and spec.name in clues.compared
     return (*constants, DRAWN) if alone and _is_integer(spec) else (DRAWN, *constants)
 
 

@@ -1,0 +1,73 @@
+"""Finds the axes of outputs that name things, such as columns, channels and classes, and do not hold positions. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from enginewright_contract.manifest import TensorSpec
+
+from enginewright_runtime.proof.parity.values import Array, kind_of
+
+Arrays = Mapping[str, Array]
+_IMAGE_RANK = 4  # of inputs with images or maps of features
+_MAP_RANK = 3  # the smallest of outputs that may be maps of them
+
+
+def select_axes(
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    feeds: Mapping[str, Array],
+    expected: Mapping[str, Arrays],
+) -> dict[str, tuple[int, ...]]:
+    """Return the naming axes of every float output; `feeds` are the inputs of the first sample, `expected` the golden outputs by sample.
+
+    Axes that are named as an input's, that have different sizes in the samples, or that follow height and
+    width of an image hold positions, and those of size 1 nothing. All others count as naming.
+    """
+    symbols = frozenset(size for spec in inputs for size in spec.shape if isinstance(size, str))
+    images = [image for array in feeds.values() for image in _list_images(array.shape)]
+    axes = {}
+    for spec in outputs:
+        arrays = [sample[spec.name] for sample in expected.values() if spec.name in sample]
+        if len(arrays) == len(expected) and all(
+            kind_of(array, spec.dtype) == "float" for array in arrays
+        ):
+            named = find_axes(spec, [array.shape for array in arrays], symbols)
+            shape = arrays[0].shape if arrays else ()
+            axes[spec.name] = tuple(axis for axis in named if axis not in _find_map(shape, images))
+    return axes
+
+
+def find_axes(
+    spec: TensorSpec, shapes: Sequence[tuple[int, ...]], symbols: frozenset[str]
+) -> tuple[int, ...]:
+    """Return the axes of an output that have one size above 1 and no name of an input's dimension.
+
+    `shapes` are of all samples, `symbols` the names of the inputs' dynamic dimensions.
+    """
+    if not shapes or len({len(shape) for shape in shapes}) > 1:
+        return ()
+    declared = spec.shape if len(spec.shape) == len(shapes[0]) else (None,) * len(shapes[0])
+    return tuple(
+        axis
+        for axis, (size, *sizes) in enumerate(zip(declared, *shapes, strict=True))
+        if size not in symbols and len(set(sizes)) == 1 and sizes[0] > 1
+    )
+
+
+def _list_images(shape: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return height and width that an input may have: of NCHW and of NHWC."""
+    if len(shape) != _IMAGE_RANK:
+        return []
+    _, first, second, third = shape
+    return [(second, third), (first, second)]
+
+
+def _find_map(shape: Sequence[int], images: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """Return the axes of an output with an image's height and width, or both by the same stride."""
+    if len(shape) < _MAP_RANK:
+        return ()
+    for axes in ((len(shape) - 2, len(shape) - 1), (len(shape) - 3, len(shape) - 2)):
+        down, across = (shape[axis] for axis in axes)
+        for height, width in images:
+            if min(down, across) > 1 and height % down == 0 and height * across == width * down:
+                return axes
+    return ()
