@@ -16,13 +16,14 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime as ort
 from enginewright_contract.manifest import TensorSpec
+from enginewright_runtime.proof.parity.axes import select_axes
 from enginewright_runtime.proof.parity.part_sums import measure_errors, pool_rms
-from enginewright_runtime.proof.parity.parts import Parts, PartsBuilder, PartsJudge, select_axes
+from enginewright_runtime.proof.parity.parts import Parts, PartsBuilder, PartsJudge
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS
 from numpy.typing import NDArray
 
 from bench.truth import cases, lies, peer
-from bench.truth.cases import Case, Outputs
+from bench.truth.cases import Case, Feeds, Outputs
 from bench.truth.comparators import PRECISIONS, Ours, judge_by_rules
 from bench.truth.results import CaseResult, Constants, JudgedLie, JudgedVariant, Spreads
 from bench.truth.tasks import HONEST
@@ -51,7 +52,7 @@ def judge_case(case: Case, folder: Path, most: int, *, constants: bool) -> CaseR
     rows = [_weigh(case, result, variant) for variant in variants]
     made = time.monotonic()
     right = _select_floats(source)
-    parts = _build_parts(session, source, variants)
+    parts = _build_parts(session, case.feeds[0], source, variants)
     told = [
         lie
         for output, arrays in right.items()
@@ -105,7 +106,10 @@ def _select_floats(samples: Sequence[Outputs]) -> dict[str, list[Array]]:
 
 
 def _build_parts(
-    session: ort.InferenceSession, source: Sequence[Outputs], variants: Sequence[Variant]
+    session: ort.InferenceSession,
+    feeds: Feeds,
+    source: Sequence[Outputs],
+    variants: Sequence[Variant],
 ) -> dict[str, Parts]:
     inputs, outputs = (
         [
@@ -114,7 +118,8 @@ def _build_parts(
         ]
         for items in (session.get_inputs(), session.get_outputs())
     )
-    axes = select_axes(inputs, outputs, {str(index): item for index, item in enumerate(source)})
+    expected = {str(index): item for index, item in enumerate(source)}
+    axes = select_axes(inputs, outputs, feeds, expected)
     emulated = {item.precision: item.outputs for item in variants if item.name == EMULATED}
     parts = {}
     for precision in PRECISIONS:

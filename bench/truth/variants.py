@@ -18,7 +18,6 @@ from enginewright_runtime.prepare.quantize import static
 from enginewright_runtime.prepare.quantize.calibration import CalibrationData
 from enginewright_runtime.prepare.quantize.dynamic import DynamicQuantization
 from enginewright_runtime.prepare.quantize.forms import Form, dynamic_form, form_of
-from enginewright_runtime.prepare.quantize.half_rules import HALVES
 from enginewright_runtime.prepare.quantize.halves import Halves
 from enginewright_runtime.prepare.quantize.observing import limits, single_values
 from enginewright_runtime.prepare.quantize.ranges import calibrate
@@ -26,6 +25,7 @@ from enginewright_runtime.prepare.quantize.static import StaticQuantization
 from enginewright_runtime.prepare.quantize.subject import PrecisionPass, SourceModel
 from enginewright_runtime.prepare.quantize.widening import write_widened
 from enginewright_runtime.proof.rounding.emulation import emulate_rounding
+from enginewright_runtime.proof.rounding.half_rules import HALVES
 from enginewright_runtime.session.arrays import read_arrays, write_arrays
 from onnxruntime.quantization import (
     CalibrationDataReader,
