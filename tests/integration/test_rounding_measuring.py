@@ -112,7 +112,6 @@ def make_samples(path: Path) -> list[Feeds]:
     limits = {"fmin": np.array([50], np.float32), "fmax": np.array([2000], np.float32)}
     states = random(8, 2, 1, 128, scale=0.3)
     given: dict[str, list[dict[str, Array]]] = {
-        "det_infer": [{"x": text(64, 96, seed=seed)} for seed in range(3)],
         "rec_infer": [{"x": text(48, 160, seed=seed)} for seed in range(3)],
         "cls_infer": [{"x": text(48, 192, seed=seed)} for seed in range(4)],
         "swift_f0": [{"audio": voice[None], **limits} for voice in speak(3, 8000)],
@@ -143,7 +142,6 @@ def expose_logits(model: ModelProto) -> ModelProto:
 
 
 PICTURES = (
-    "ch_PP-OCRv4_det_infer.onnx",
     "ch_PP-OCRv4_rec_infer.onnx",
     "ch_ppocr_mobile_v2.0_cls_infer.onnx",
 )

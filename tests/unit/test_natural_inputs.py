@@ -342,7 +342,21 @@ def test_outputs_that_show_no_number_are_counted() -> None:
     assert find_blank(bits, {"a": "uint16"}) == []
 
 
-def test_models_without_such_inputs_have_no_natural_samples() -> None:
+def test_a_model_of_one_shape_without_such_inputs_has_more_noise_of_several_sizes() -> None:
     inputs = spec("x", "float32", 1, 4)
-    assert draw_natural([inputs], make_profiles(inputs), {}, IntegerRange.DIGITS).samples == ()
+    samples = draw_natural([inputs], make_profiles(inputs), {}, IntegerRange.DIGITS).samples
+    assert [sample.name for sample in samples] == ["noise-1", "noise-2", "noise-3"]
+    largest = [float(sample.inputs["x"].max()) for sample in samples]
+    assert largest[0] < 0.5 < largest[2] < 1.5
+    limited = [
+        profile.model_copy(update={"low": 2.0, "high": 3.0}) for profile in make_profiles(inputs)
+    ]
+    samples = draw_natural([inputs], limited, {}, IntegerRange.DIGITS).samples
+    assert all(2 <= value <= 3 for sample in samples for value in sample.inputs["x"].flat)
+
+
+def test_a_model_of_several_shapes_without_such_inputs_has_no_more_samples() -> None:
+    inputs = spec("x", "float32", "n", 4)
+    profile = ShapeProfile(input="x", min=(1, 4), opt=(2, 4), max=(3, 4))
+    assert draw_natural([inputs], [profile], {}, IntegerRange.DIGITS).samples == ()
     assert find_vocabularies(onnx.ModelProto()) == {}

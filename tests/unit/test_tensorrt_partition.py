@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import pytest
 from enginewright_runtime.graph.scoped.parts import TensorType
 from enginewright_runtime.tensorrt.partition import _Answer, _Partitioner
 from enginewright_runtime.tensorrt.results import SupportedParts
@@ -14,11 +15,11 @@ FLOAT = TensorProto.FLOAT
 
 
 def ask(part: ModelProto) -> _Answer:
-    """Answer as a parser does that has everything but Unique and NonZero."""
+    """Answer as a parser does that has everything but Unique, NonZero and If."""
     nodes = [
         index
         for index, node in enumerate(part.graph.node)
-        if node.op_type not in {"Unique", "NonZero"}
+        if node.op_type not in {"Unique", "NonZero", "If"}
     ]
     supported = len(nodes) == len(part.graph.node)
     parser = SimpleNamespace(
@@ -66,3 +67,18 @@ def test_a_selected_tensor_of_a_fixed_size_may_enter_a_part() -> None:
     answer = find_parts(model, u=(256,))
     assert (0, 1, 2, 4, 5, 6, 7) in answer.parts
     assert answer.left_out == ()
+
+
+@pytest.mark.parametrize("size", ["n", "?", "k", None])
+def test_what_either_branch_makes_of_an_inputs_size_may_enter_a_part(size: str | None) -> None:
+    body = '() => (float["n", 8] o) { [inside] o = Neg(b) }'
+    model = parse_text(
+        f"""(float["n", 8] x, float["?"] z, float flag) => (float["n", 8] y) {{
+        [before] b = Relu(x) [zero] c = Sub(flag, flag) [large] t = Greater(flag, c)
+        [if] i = If (t) <then_branch = body {body}, else_branch = body {body}>
+        [after] y = Exp(i) }}"""
+    )
+    answer = find_parts(model, i=(size, 8), c=(), t=(), flag=())
+    is_bounded = size == "n"
+    assert answer.parts == (((0, 1, 2, 4),) if is_bounded else ((0, 1, 2),))
+    assert answer.left_out == (() if is_bounded else (4,))

@@ -25,6 +25,8 @@ from enginewright_runtime.tensorrt.plugins import load as load_libraries
 from enginewright_runtime.tensorrt.results import ParserError, SupportedParts
 
 _MAX_QUERIES: Final = 1000  # of the parser, for parts of one model
+_UNNAMED: Final = frozenset({"", "?"})  # exporters name all dynamic dimensions "?"
+_BRANCHES: Final = "(If)"  # end of a label
 
 
 def partition(
@@ -84,11 +86,7 @@ class _Partitioner:
         self._scope = Scope(proto.graph)
         self._order = self._scope.order() or [*range(len(proto.graph.node))]
         self._place = {index: place for place, index in enumerate(self._order)}
-        self._unbounded = {
-            name
-            for name in types.keys() & find_tensors_sized_by_values(proto).keys()
-            if not all(isinstance(size, int) for size in types[name].dimensions)
-        }
+        self._unbounded = _find_unbounded(proto, types)
 
     def run(self) -> SupportedParts:
         parts: list[list[int]] = []
@@ -225,3 +223,21 @@ def _errors_of(parser: Any, part: Part) -> list[ParserError]:  # noqa: ANN401 - 
         replace(error, node=None if error.node is None else part.origin(error.node))
         for error in parser_errors(parser)
     ]
+
+
+def _find_unbounded(proto: ModelProto, types: Mapping[str, TensorType]) -> set[str]:
+    """Return the tensors of which a size depends on values, and so is not bounded by the inputs' sizes."""
+    named = {
+        dimension.dim_param
+        for value in proto.graph.input
+        for dimension in value.type.tensor_type.shape.dim
+        if dimension.dim_param not in _UNNAMED
+    }
+
+    def is_bounded(name: str, cause: str) -> bool:
+        sizes = [size for size in types[name].dimensions if not isinstance(size, int)]
+        # of an If, both branches may have the sizes of inputs
+        return not sizes or (cause.endswith(_BRANCHES) and named.issuperset(sizes))
+
+    causes = find_tensors_sized_by_values(proto)
+    return {name for name, cause in causes.items() if name in types and not is_bounded(name, cause)}

@@ -106,15 +106,17 @@ class _Quantization:
             raise self._describe_failure(precision, made)
         if blank := self._find_blank(made):
             raise StageFailure(Reason.NOTHING_COMPARED, f"the {precision} model {blank}")
-        if unjudged := Unjudged.find(made.outputs, self._recipe, precision).cause:
+        if unknown := self._find_unjudged(made, precision):
             raise StageFailure(
-                Reason.PARITY_UNKNOWN,
-                f"spec.precision is {precision}, and whether the {precision} model is right is not"
-                f" known: {unjudged}",
+                Reason.PARITY_UNKNOWN, f"spec.precision is {precision}, and its {unknown}"
             )
         if refused := self._fails_on_backend(precision):
             raise StageFailure(Reason.QUANTIZATION_FAILED, f"the {precision} model {refused}")
         return self._leave(precision, made, "")
+
+    def _find_unjudged(self, made: QuantizedModel, precision: Precision) -> str | None:
+        cause = Unjudged.find(made.outputs, self._recipe, precision).cause
+        return f"parity is not known: {cause}" if cause else None
 
     def _lacks_data(self, precision: Precision) -> str | None:
         if precision not in _CALIBRATED or self._calibration() is not None:
@@ -191,11 +193,11 @@ class _Quantization:
             return failure.cause
         if not made[precision].agrees:
             return f"parity fails: {made[precision].disagreement}"
-        if blank := self._find_blank(made[precision]):
-            return blank
-        if unjudged := Unjudged.find(made[precision].outputs, self._recipe, precision).cause:
-            return f"parity is not known: {unjudged}"
-        return self._fails_on_backend(precision)
+        return (
+            self._find_blank(made[precision])
+            or self._find_unjudged(made[precision], precision)
+            or self._fails_on_backend(precision)
+        )
 
     def _measure(self, precisions: list[Precision]) -> dict[str, Times]:
         if not precisions:

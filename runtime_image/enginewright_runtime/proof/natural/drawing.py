@@ -13,6 +13,7 @@ from enginewright_contract.manifest import TensorSpec
 from enginewright_contract.task import ShapeProfile
 from numpy.typing import NDArray
 
+from enginewright_runtime.graph.shapes import points
 from enginewright_runtime.proof.golden_inputs import (
     IntegerRange,
     Ranges,
@@ -41,6 +42,8 @@ Array = NDArray[Any]
 LARGEST: Final = 64 << 20  # bytes of the inputs of all natural samples
 PIECES: Final = len(PICTURES)  # pictures, pieces of speech or texts
 _FREE: Final = (None, None)
+_NOISES: Final = 3
+_SCALED: Final = frozenset({"float16", "float32", "float64"})
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ def draw_natural(
     vocabularies: Mapping[str, int],
     integers: IntegerRange,
 ) -> NaturalSamples:
-    """Return natural samples, none if no input looks like a picture, speech or text.
+    """Return natural samples; more noise if no input looks like a picture, speech or text, and there is one shape only.
 
     `vocabularies` are the rows of the tables that inputs index; other inputs are drawn as in `generate`.
     """
@@ -68,7 +71,7 @@ def draw_natural(
     kinds = find_kinds(inputs, opt, vocabularies)
     leading = next((spec for spec in inputs if kinds.get(spec.name) in LEADING), None)
     if leading is None:
-        return NO_SAMPLES
+        return NaturalSamples(_draw_noise(inputs, profiles, integers))
     shapes = _with_least_batch(inputs, profiles, leading)
     ranges = find_ranges(profiles)
     kind = kinds[leading.name]
@@ -87,6 +90,29 @@ def draw_natural(
         and (channels := find_channels(spec, shapes[spec.name])) is not None
     }
     return NaturalSamples(tuple(samples), images)
+
+
+def _draw_noise(
+    inputs: Sequence[TensorSpec], profiles: Sequence[ShapeProfile], integers: IntegerRange
+) -> tuple[Sample, ...]:
+    """Return noise of several sizes beside the only corner: one sample moves no part of an output."""
+    corners = points(profiles)
+    if len(corners) > 1:
+        return ()
+    ranges = find_ranges(profiles)
+    (shapes,) = corners.values()
+    samples: list[Sample] = []
+    for number in range(1, _NOISES + 1):
+        plain = draw(inputs, shapes, ranges, integers, f"noise-{number}")
+        if plain.input_bytes * number > LARGEST:
+            break
+        scaled = {
+            spec.name: (plain.inputs[spec.name] * (number / 2)).astype(spec.dtype)
+            for spec in inputs
+            if spec.dtype in _SCALED and ranges.get(spec.name, _FREE) == _FREE
+        }
+        samples.append(replace(plain, inputs={**plain.inputs, **scaled}))
+    return tuple(samples)
 
 
 def fill_naturally(

@@ -99,7 +99,7 @@ def _write(model: Path, folder: Path, varying: frozenset[str], run: Run | None) 
     dtypes = {spec.name: spec.dtype for spec in specs}
     expected = read_arrays(folder / OUTPUTS)
     inputs = read_arrays(folder / INPUTS)
-    axes = select_axes(graphs.inputs_of(proto), specs, next(iter(inputs.values())), expected)
+    axes = select_axes(graphs.inputs_of(proto), specs, next(iter(inputs.values()), {}), expected)
     builder = PartsBuilder(axes, dtypes)
     causes: list[str] = []
     for sample, arrays in expected.items():
