@@ -17,7 +17,7 @@ from typing import Final
 
 from enginewright_contract.reasons import Reason
 
-from hack.tables import fields, metrics, project, proofs, reasons, runtime, serving
+from hack.tables import fields, metrics, project, proofs, reasons, runtime, serving, truth
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGES: Final = (ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md")))
@@ -43,6 +43,7 @@ TABLES: Final[dict[str, Callable[..., str]]] = {
     "faults": proofs.faults,
     "fields": fields.fields,
     "hostile-clients": serving.hostile_clients,
+    "lies": truth.lies,
     "messages": fields.messages,
     "node-cache-metrics": metrics.node_cache_metrics,
     "operator-metrics": metrics.operator_metrics,

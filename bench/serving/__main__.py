@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from bench.environments import AbsentError
 from bench.serving import (
     cases,
     cores,
@@ -147,7 +148,7 @@ def _install(servers: list[Server]) -> dict[str, str]:
     ):
         try:
             environments.install(environment)
-        except environments.AbsentError as error:
+        except AbsentError as error:
             failures[environment] = str(error)
             print(f"ABSENT {environment}: {error}", file=sys.stderr)
     return {

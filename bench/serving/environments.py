@@ -1,20 +1,16 @@
-"""Each peer has a separate environment, from a lock file with hashes, created when first needed.
-
-Those of Python are virtual environments; the native ones are programs, which cargo builds.
-
-`make venv` and the tests do not need them: only the benchmark compares with other servers.
-"""
+"""The environments of the servers that the benchmark compares with: Python's, and native ones, which cargo builds."""
 
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 from typing import Final
 
+from bench.environments import AbsentError, Environments, run
+
 PEERS: Final = Path(__file__).with_name("peers")
 _HOME: Final = Path(__file__).resolve().parents[2] / "build/bench/peers"
-_LIMIT_SECONDS: Final = 900
+_ENVIRONMENTS: Final = Environments(PEERS, _HOME)
 PACKAGES: Final = {  # by environment
     "triton": "nvidia-pytriton",
     "kserve": "kserve",
@@ -25,28 +21,9 @@ PACKAGES: Final = {  # by environment
 NATIVE: Final = "native"
 _CRATES: Final = ("furnace-server", "hyper", "ort")
 
-
-class AbsentError(Exception):
-    """A peer cannot be installed on this machine."""
-
-
-def python_of(peer: str) -> Path:
-    """Return the interpreter of a peer's environment."""
-    return _HOME / peer / "bin/python"
-
-
-def site_packages_of(peer: str) -> Path:
-    """Return the folder of a peer's packages."""
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    return _HOME / peer / "lib" / version / "site-packages"
-
-
-def read_locked_version(peer: str, package: str) -> str:
-    """Return the version of a package in a peer's lock file."""
-    lines = (PEERS / f"{peer}.txt").read_text().splitlines()
-    return next(
-        line.partition("==")[2].split()[0] for line in lines if line.startswith(f"{package}==")
-    )
+python_of = _ENVIRONMENTS.python_of
+site_packages_of = _ENVIRONMENTS.site_packages_of
+read_locked_version = _ENVIRONMENTS.read_locked_version
 
 
 def program_of(name: str) -> Path:
@@ -70,7 +47,9 @@ def install(peer: str) -> None:
     if peer == NATIVE:
         _build()
     else:
-        _create(peer)
+        _ENVIRONMENTS.create(peer)
+    if peer == "triton":
+        _install_stub(site_packages_of(peer) / "pytriton/tritonserver")
 
 
 def _build() -> None:
@@ -80,22 +59,7 @@ def _build() -> None:
     print("… building the native peers", file=sys.stderr)
     manifest, target = PEERS / NATIVE / "Cargo.toml", _HOME / NATIVE
     options = ("--release", "--locked", "--quiet")
-    _run("cargo", "build", *options, f"--manifest-path={manifest}", f"--target-dir={target}")
-
-
-def _create(peer: str) -> None:
-    folder, lock = _HOME / peer, PEERS / f"{peer}.txt"
-    installed = folder / ".locked"
-    if installed.exists() and installed.read_bytes() == lock.read_bytes():
-        return
-    print(f"… installing {peer}", file=sys.stderr)
-    shutil.rmtree(folder, ignore_errors=True)
-    _run(sys.executable, "-m", "venv", str(folder))
-    pip = (str(python_of(peer)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    _run(*pip, "--require-hashes", "--no-deps", "--only-binary=:all:", "-r", str(lock))
-    if peer == "triton":
-        _install_stub(site_packages_of(peer) / "pytriton/tritonserver")
-    shutil.copyfile(lock, installed)
+    run("cargo", "build", *options, f"--manifest-path={manifest}", f"--target-dir={target}")
 
 
 def _install_stub(server: Path) -> None:
@@ -106,15 +70,3 @@ def _install_stub(server: Path) -> None:
     if not source.exists():
         raise AbsentError(f"the wheel has no {name} for Python {version}")
     shutil.copy(source, server / "backends/python" / name)
-
-
-def _run(*command: str) -> None:
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_LIMIT_SECONDS
-        )
-    except subprocess.TimeoutExpired as error:
-        raise AbsentError(f"installing took more than {_LIMIT_SECONDS} s") from error
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise AbsentError(lines[-1])
