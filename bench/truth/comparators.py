@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from enginewright_runtime.proof.parity.measuring import fault, form_fault, largest_of, measure
-from enginewright_runtime.proof.parity.parts import AxisParts, Parts, PartsJudge
-from enginewright_runtime.proof.parity.tolerances import DEFAULTS
+from enginewright_runtime.proof.parity.parts import AxisParts, Parts, PartsJudge, widen
+from enginewright_runtime.proof.parity.tolerances import DEFAULTS, Tolerance
 from numpy.typing import NDArray
 
 from bench.truth.ladder import RUNGS, find_rung
@@ -59,11 +59,11 @@ class Ours:
 
         It is unknown if a part is not judged, or, with a `focus` (axis and index), if that part is not.
         """
-        figure = _find_figure(want, have, precision)
+        parts, allowed = self.parts[precision], DEFAULTS[precision]
+        figure = _find_figure(want, have, widen(parts, output, allowed))
         whole: Verdict = "fails" if figure else "agrees"
         if any(one.shape != other.shape for one, other in zip(want, have, strict=True)):
             return Verdicts(whole, whole, figure)
-        parts, allowed = self.parts[precision], DEFAULTS[precision]
         judge = _judge_parts(parts, output, want, have)
         if judge.find_fault(output, allowed):
             return Verdicts(whole, "fails", figure)
@@ -78,9 +78,8 @@ class Ours:
         return Verdicts(whole, "unknown" if unjudged else "agrees", figure)
 
 
-def _find_figure(want: Arrays, have: Arrays, precision: str) -> str:
+def _find_figure(want: Arrays, have: Arrays, allowed: Tolerance) -> str:
     """Return the figure by which the whole fails in some sample, that of the top class only if there is no other."""
-    allowed = DEFAULTS[precision]
     largest = max((largest_of(array, None) for array in want), default=0.0)
     figures = [
         wrong.figure

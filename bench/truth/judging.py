@@ -17,9 +17,10 @@ import numpy as np
 import onnxruntime as ort
 from enginewright_contract.manifest import TensorSpec
 from enginewright_runtime.proof.parity.axes import select_axes
-from enginewright_runtime.proof.parity.part_sums import measure_errors, pool_rms
+from enginewright_runtime.proof.parity.comparison import scales_of
+from enginewright_runtime.proof.parity.part_sums import WHOLE, measure_errors, pool_rms
 from enginewright_runtime.proof.parity.parts import Parts, PartsBuilder, PartsJudge
-from enginewright_runtime.proof.parity.tolerances import DEFAULTS
+from enginewright_runtime.proof.parity.tolerances import DEFAULTS, Tolerances
 from numpy.typing import NDArray
 
 from bench.truth import cases, lies, peer
@@ -123,7 +124,8 @@ def _build_parts(
     emulated = {item.precision: item.outputs for item in variants if item.name == EMULATED}
     parts = {}
     for precision in PRECISIONS:
-        builder = PartsBuilder(axes, {item.name: item.dtype for item in outputs})
+        dtypes = {item.name: item.dtype for item in outputs}
+        builder = PartsBuilder(axes, dtypes, Tolerances(precision), scales_of(expected, dtypes))
         for right, have in zip_longest(source, emulated[precision]):
             builder.add(right, have)
         parts[precision] = builder.build()
@@ -134,7 +136,7 @@ def _find_moving(parts: Parts, output: str) -> list[tuple[int, list[int]]]:
     return [
         (item.axis, [int(index) for index in moving])
         for item in parts.get(output, ())
-        if len(moving := np.flatnonzero(item.spread > 0))
+        if item.axis != WHOLE and len(moving := np.flatnonzero(item.spread > 0))
     ]
 
 

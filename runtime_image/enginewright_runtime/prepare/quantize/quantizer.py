@@ -44,6 +44,7 @@ from enginewright_runtime.prepare.quantize.widening import write_widened
 from enginewright_runtime.proof.golden_run import INPUTS
 from enginewright_runtime.proof.parity.parts import write_parts
 from enginewright_runtime.proof.parity.tolerances import Tolerances
+from enginewright_runtime.proof.rounding.formulas import INT8_LARGEST
 from enginewright_runtime.proof.rounding.half_rules import HALVES
 from enginewright_runtime.proof.rounding.measuring import write_emulated
 from enginewright_runtime.session.arrays import read_arrays
@@ -158,6 +159,8 @@ class _Quantizer:
                 shutil.rmtree(self._out)
                 done = how.write(self._out, exclusions.excluded)
                 proof = self._prove(how, prover, self._out)
+            if not proof.agrees:
+                proof = self._take_as_rounding(how, prover) or proof
         (self._out / _WIDENED).unlink(missing_ok=True)
         if proof.agrees:
             self._check()
@@ -166,18 +169,28 @@ class _Quantizer:
     def _emulate(self) -> Path | None:
         self._report(f"emulating the rounding of {self._request.precision}")
         path = self._source.with_name(_EMULATED)
-        why = write_emulated(self._base, self._request.precision, path)
+        precision = self._request.precision
+        largest_weight = self._form().weights.high if precision == "INT8" else INT8_LARGEST
+        why = write_emulated(self._base, precision, path, largest_weight)
         if why is not None:
             _log.warning("rounding to %s cannot be emulated: %s", self._request.precision, why)
         return path if why is None else None
 
+    def _take_as_rounding(self, how: PrecisionPass, prover: ParityProver) -> Proof | None:
+        """Return the proof of the model without exclusions if it is no worse than rounding, and the samples judge all of it."""
+        proof = self._prove(how, prover, self._out, as_rounding=True)
+        judged = not any(output.unjudged for output in proof.outputs)
+        return proof if proof.agrees and judged else None
+
     @staticmethod
-    def _prove(how: PrecisionPass, prover: ParityProver, folder: Path) -> Proof:
+    def _prove(
+        how: PrecisionPass, prover: ParityProver, folder: Path, *, as_rounding: bool = False
+    ) -> Proof:
         path = folder / MODEL_NAME
         if how.widened:
             write_widened(path, folder / _WIDENED)
             path = folder / _WIDENED
-        return prover.prove(path, how.proof_level)
+        return prover.prove(path, how.proof_level, as_rounding=as_rounding)
 
     def _result(
         self, proof: Proof, first: Proof, exclusions: Exclusions, done: PassResult

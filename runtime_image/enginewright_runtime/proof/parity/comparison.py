@@ -103,6 +103,8 @@ class Comparison:
         scales: Mapping[str, float],
         varying: Iterable[VaryingOutput] | None = (),
         parts: Parts | None = None,
+        *,
+        as_rounding: bool = True,
     ) -> None:
         """Take the origin of the expected outputs, and the `tolerances` of the judged model.
 
@@ -112,7 +114,8 @@ class Comparison:
         them (see `scales_of`). `varying` are outputs that differ between runs of the source, or
         None if that was not recorded: they are compared by distribution if it is known, but not
         with the framework's expected outputs, which are of one run. `parts` are what is expected of
-        each part of the outputs; None in artefacts of earlier versions.
+        each part of the outputs; None in artefacts of earlier versions. `as_rounding`: whole outputs may
+        be as wrong as rounding makes them, if that is more than the tolerances allow.
         """
         self._compared_with = compared_with
         self._tolerances = tolerances
@@ -120,6 +123,7 @@ class Comparison:
         self._scales = scales
         self._varying = VaryingOutputs(varying or (), self._dtypes, self._find_tolerance)
         self._unstable = _NOT_RECORDED if varying is None else _UNSTABLE
+        self._as_rounding = as_rounding
         self._expected_parts = parts or {}
         self._parts = PartsJudge(self._expected_parts)
         self._totals: dict[str, _Total] = {}
@@ -183,9 +187,9 @@ class Comparison:
     def _find_tolerance(self, output: str, want: Array) -> Tolerance:
         allowed = self._tolerances.of_output(output, dtype_of(want, self._dtypes.get(output)))
         # a conversion within a precision rounds nothing
-        return (
-            allowed if self._tolerances.rounding else widen(self._expected_parts, output, allowed)
-        )
+        if self._tolerances.rounding or not self._as_rounding:
+            return allowed
+        return widen(self._expected_parts, output, allowed)
 
     def _judge_varying(
         self,

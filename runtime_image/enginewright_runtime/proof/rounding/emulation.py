@@ -33,7 +33,7 @@ from enginewright_runtime.graph.raw.signatures import OperatorSignature, binding
 from enginewright_runtime.graph.scoped.function_bodies import inline_functions
 from enginewright_runtime.graph.scoped.scopes import Names, Node, Scope, Value, rename_apart
 from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
-from enginewright_runtime.proof.rounding.formulas import Formula, Numbers
+from enginewright_runtime.proof.rounding.formulas import INT8_LARGEST, Formula, Numbers
 from enginewright_runtime.proof.rounding.half_rules import HALVES, Judge
 from enginewright_runtime.session.operator_signatures import OperatorSignatures, element_types
 
@@ -80,10 +80,16 @@ _SELECTING: Final = frozenset(
 )
 
 
-def emulate_rounding(model: ModelProto, precision: str, folder: Path = Path()) -> ModelProto:
+def emulate_rounding(
+    model: ModelProto,
+    precision: str,
+    folder: Path = Path(),
+    largest_weight: float = INT8_LARGEST,
+) -> ModelProto:
     """Return a copy that rounds as `precision`, FP32 to FP8, does.
 
-    Both are parsed without external data, which is in `folder` and read one weight at a time.
+    Both are parsed without external data, which is in `folder` and read one weight at a time. `largest_weight` is
+    the largest integer of weights in INT8: less where products of 8 bits would saturate.
     """
     emulated = graphs.copy_of(model)
     inline_functions(emulated)
@@ -91,7 +97,7 @@ def emulate_rounding(model: ModelProto, precision: str, folder: Path = Path()) -
     main = Scope(emulated.graph)
     main.sort()
     _name_nodes(main)
-    _Emulation(emulated, main, precision, folder).run()
+    _Emulation(emulated, main, precision, folder, largest_weight).run()
     return emulated
 
 
@@ -102,9 +108,17 @@ def _name_nodes(main: Scope) -> None:
 
 
 class _Emulation:
-    def __init__(self, model: ModelProto, main: Scope, precision: str, folder: Path) -> None:
+    def __init__(
+        self,
+        model: ModelProto,
+        main: Scope,
+        precision: str,
+        folder: Path,
+        largest_weight: float,
+    ) -> None:
         self._main = main
         self._precision = precision
+        self._largest_weight = largest_weight
         self._bits = _BITS[precision]
         self._opset = graphs.default_opset(model) or 1
         self._signatures = OperatorSignatures(model)
@@ -156,7 +170,12 @@ class _Emulation:
             return
         axes = _find_shared_axes(node.proto, len(weight.dims))
         self._read(node, 0, "tensor", partial(Formula.quantize_tensor, precision=precision))
-        quantize = partial(Formula.quantize_symmetric, precision=precision, axes=axes)
+        quantize = partial(
+            Formula.quantize_symmetric,
+            precision=precision,
+            axes=axes,
+            largest_integer=self._largest_weight,
+        )
         self._read(node, 1, f"channels {axes}", quantize)
 
     def _quantize_beside(self, node: Node) -> None:

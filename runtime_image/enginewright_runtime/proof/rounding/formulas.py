@@ -21,7 +21,7 @@ _TINY: Final = 1e-30  # added to scales, as that of zeros must not be zero
 # Adding and subtracting it rounds to integers: from 2^23 on, float32 has no others.
 _INTEGERS: Final = 1.5 * 2.0**23
 _INT8_STEPS: Final = 255.0
-_INT8_LARGEST: Final = 127.0
+INT8_LARGEST: Final = 127.0
 _FP8_BITS: Final = 4  # of E4M3, with the implicit one
 _FP8_LARGEST: Final = 448.0
 _FP8_SMALLEST: Final = 2.0**-9  # the smallest subnormal, of which all values are multiples
@@ -105,11 +105,17 @@ class Formula:
         low = self._apply("Relu", self._largest(self._apply("Neg", value), None))
         return self._to_integers(value, self._scale(self._apply("Add", high, low), _INT8_STEPS))
 
-    def quantize_symmetric(self, value: str, precision: str, axes: Sequence[int] | None) -> str:
+    def quantize_symmetric(
+        self,
+        value: str,
+        precision: str,
+        axes: Sequence[int] | None,
+        largest_integer: float = INT8_LARGEST,
+    ) -> str:
         """Quantize symmetrically and back, with a range over these axes for each index of the others."""
         largest = self._largest(self._apply("Abs", value), axes)
         if precision == "INT8":
-            return self._to_integers(value, self._scale(largest, _INT8_LARGEST))
+            return self._to_integers(value, self._scale(largest, largest_integer))
         scale = self._scale(largest, _FP8_LARGEST)
         normal = self._split(self._apply("Div", value, scale), _FP8_BITS)
         return self._apply("Mul", self._to_multiples(normal, _FP8_SMALLEST), scale)

@@ -29,6 +29,7 @@ from enginewright_runtime.proof.parity.parts import PARTS, PartsBuilder, write_p
 from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.proof.parity.values import Array, dtype_of
 from enginewright_runtime.proof.rounding.emulation import emulate_rounding
+from enginewright_runtime.proof.rounding.formulas import INT8_LARGEST
 from enginewright_runtime.session.arrays import Arrays, read_arrays
 from enginewright_runtime.session.optimization import LOWEST
 from enginewright_runtime.session.reference import allow_unreleased, load_reference
@@ -75,10 +76,12 @@ def write_unmeasured(model: Path, folder: Path, varying: frozenset[str]) -> None
     _write(model, folder, Tolerances(), varying, None)
 
 
-def write_emulated(model: Path, precision: str, out: Path) -> str | None:
+def write_emulated(
+    model: Path, precision: str, out: Path, largest_weight: float = INT8_LARGEST
+) -> str | None:
     """Write the emulation of a model as `out`, beside its weights; return why there is none. Called in a child process."""
     try:
-        save(emulate_rounding(graphs.parse(model), precision, model.parent), out)
+        save(emulate_rounding(graphs.parse(model), precision, model.parent, largest_weight), out)
     except StageFailure as failure:
         return failure.cause
     except Exception as error:  # noqa: BLE001 - of ONNX's inliner, which has no class for them
