@@ -308,6 +308,7 @@ def test_a_pod_reads_the_image_and_trusts_none_of_it(
 
     (image / "model/model.onnx").write_bytes(b"x" + model[1:])
     (image / "golden/inputs.npz").unlink()
+    (image / "golden/parts.npz").unlink()
     (image / "golden/outputs.npz").unlink()
     (image / "golden/outputs.npz").symlink_to("/proc/self/environ")
     fetched = place.fetch_artifact(published.key)
