@@ -147,7 +147,7 @@ def test_loops_that_run_long_are_cut_off(tmp_path: Path) -> None:
 
 def test_a_model_that_cannot_be_profiled_is_prepared_all_the_same(tmp_path: Path) -> None:
     place = Workplace(tmp_path)  # in processes of its own, so that files left behind are seen
-    uri = place.put("model.onnx", counting(1_500_000))
+    uri = place.put("model.onnx", counting(900_000))
     shapes = [ShapeProfile(input="x", min=(1,), opt=(1,), max=(1,))]
     task = place.task(uri, shapes=shapes)
     place.complete(task, "convert")
