@@ -23,6 +23,7 @@ from onnx import ModelProto, TensorProto, helper
 from tests.support import modelopt_models as models
 from tests.support.broken_models import initializer
 from tests.support.engines import EnginePlace, recipe
+from tests.support.optional import present
 from tests.support.preparing import Workplace
 
 Array = NDArray[Any]
@@ -109,9 +110,12 @@ def test_a_model_of_modelopt_becomes_an_engine(name: str, tmp_path: Path) -> Non
         item.op_type for item in source.graph.node
     ]
     place.prepared = published.key
-    outcomes = place.build_engine(place.engine_task(recipe("12.0")))
+    engine_task = place.engine_task(recipe("12.0"))
+    outcomes = place.build_engine(engine_task)
     last = [*outcomes.values()][-1]
     assert last.code == 0, last.message
+    engine = present(place.engine_manifest(engine_task).engine)
+    assert engine.nodes_accelerated == engine.nodes_total, "of the whole model"
 
 
 def test_a_backend_without_tensorrt_refuses_and_names_those_with_it(place: Workplace) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 from onnx import ModelProto
 
 from tests.support.broken_models import initializer, parse_text
-from tests.support.modelopt_models import fp8_weights
 
 
 def _scatter(reduction: str) -> ModelProto:
@@ -87,5 +86,4 @@ GRAPHS: Final[dict[str, Callable[[], ModelProto]]] = {
     "EfficientNMS_TRT": _make_nms,
     "BatchedNMSDynamic_TRT": _make_batched_nms,
     "RotaryEmbedding of com.microsoft": _rotary,
-    "TRT_FP8DequantizeLinear of UINT8": fp8_weights,
 }

@@ -181,12 +181,8 @@ def replace(model: ModelProto, folder: Path) -> bool:
     for tensor in graphs.walk_tensors(model):
         if tensor.data_type == TensorProto.FLOAT4E2M1:
             _store_as_fp8(tensor, folder)
-    tensors = {tensor.name: tensor for tensor in graphs.walk_tensors(model)}
     functions: dict[str, str] = {}
     for node in nodes:
-        weight = tensors.get(node.input[0])
-        if weight is not None and weight.data_type == TensorProto.UINT8 and "FP8" in node.op_type:
-            weight.data_type = _FP8  # its bits
         if node.op_type in _LINEAR:
             _rename(node)
         else:
