@@ -193,7 +193,7 @@ def test_an_address_alone_serves_a_model_with_open_sizes(
     with np.load(folder / manifest.golden_outputs) as golden:
         samples = {key.partition("/")[0] for key in golden.files}
     points = shapes.points(manifest.profiles)
-    assert samples == set(points), "equal corners are one sample"
+    assert samples & {"min", "opt", "max"} == set(points), "equal corners are one sample"
     assert len(points) > 1 or all(profile.min == profile.max for profile in manifest.profiles)
 
 
