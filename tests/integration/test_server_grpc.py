@@ -157,13 +157,13 @@ def test_calls_that_are_cancelled_or_late_are_dropped() -> None:
             failure = error(call(channel, LATER), b"1", timeout=0.2)
             assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             until(lambda: not server.count_seen()["inflight"], "the end of the late call")
-            cancelled = call(channel, LATER).future(b"1", timeout=20)
+            cancelled = call(channel, LATER).future(b"20", timeout=30)
             until(lambda: server.count_seen()["inflight"] == 1, "the call that is cancelled")
             cancelled.cancel()
             assert call(channel, LATER)(b"1.5", timeout=20) == b"1.5"
         lost = server.channel()
         # without a reference it may not be sent
-        left = call(lost, LATER).future(b"0.5", timeout=20)
+        left = call(lost, LATER).future(b"20", timeout=30)
         until(lambda: server.count_seen()["inflight"] == 1, "the call that is left")
         lost.close()
         assert left.exception(10).code() is grpc.StatusCode.CANCELLED

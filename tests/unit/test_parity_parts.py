@@ -17,7 +17,8 @@ from enginewright_runtime.proof.parity.parts import (
     read_parts,
     write_parts,
 )
-from enginewright_runtime.proof.parity.tolerances import DEFAULTS, Tolerances
+from enginewright_runtime.proof.parity.rounding_figures import RoundingFigures
+from enginewright_runtime.proof.parity.tolerances import DEFAULTS, ROUNDING, Tolerances
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -323,6 +324,8 @@ def test_only_floats_have_parts() -> None:
         ((1, 3, 640, 640), (1, 84, 8400), (1, 2)),
         ((1, 3, 640, 640), (1, 300, 6), (1, 2)),
         ((1, 3, 640, 480), (1, 2, 32, 48), (1, 2, 3)),
+        ((1, 3, 64, 64), (1, 1, 4, 4), (2, 3)),  # a matrix
+        ((1, 3, 640, 640), (1, 1, 10, 10), (2, 3)),  # of no usual stride
     ],
 )
 def test_axes_of_a_map_of_the_image_hold_positions(
@@ -332,6 +335,51 @@ def test_axes_of_a_map_of_the_image_hold_positions(
     expected = {"a": {NAME: np.zeros(output, np.float32)}}
     feeds = {"x": np.zeros(image, np.float32)}
     assert select_axes((), outputs, feeds, expected) == {NAME: (WHOLE, *axes)}
+
+
+def test_axis_of_an_inputs_name_and_another_size_is_judged() -> None:
+    # fault: a name that means two sizes hides the columns of an output
+    inputs = (TensorSpec(name="x", dtype="float32", shape=("n", "k")),)
+    outputs = (TensorSpec(name=NAME, dtype="float32", shape=("n", "k")),)
+    feeds = {"x": np.zeros((3, 100), np.float32)}
+    expected = {"a": {NAME: np.zeros((3, 6), np.float32)}}
+    assert select_axes(inputs, outputs, feeds, expected) == {NAME: (WHOLE, 1)}
+    expected = {"a": {NAME: np.zeros((3, 100), np.float32)}}
+    assert select_axes(inputs, outputs, feeds, expected) == {NAME: (WHOLE,)}
+
+
+def test_axis_that_is_too_long_for_names_holds_positions() -> None:
+    spec = TensorSpec(name=NAME, dtype="float32", shape=(1, 400_000))
+    assert find_axes(spec, [(1, 400_000)], frozenset()) == ()
+
+
+def test_damaged_file_is_a_value_error(tmp_path: Path) -> None:
+    path = tmp_path / "parts.npz"
+    write_parts(path, build(make_samples()))
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:100], whole[:-40], b"x" * 50):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"damaged|pickled|allow_pickle"):
+            read_parts(path)
+
+
+def test_conversion_within_a_precision_is_not_excused_by_rounding() -> None:
+    samples = make_samples()
+
+    def emulate(array: Array) -> Array:
+        return array + np.float32(0.2)
+
+    judged = judge(samples, build(samples, emulate), set_constant)
+    assert judged.find_fault(NAME, DEFAULTS["FP32"]) is None
+    fault = judged.find_fault(NAME, ROUNDING)
+    assert fault is not None
+    assert fault.index == 6
+
+
+def test_cosine_is_widened_by_a_tenth_at_most() -> None:
+    assert RoundingFigures(cosine=0.1).widen(INT8).cosine == pytest.approx(0.9 * 0.98)
+    assert RoundingFigures(top1=0.96).widen(INT8).top1 == pytest.approx(0.88)
+    assert RoundingFigures().widen(INT8) == INT8
 
 
 def test_whole_output_is_one_part_and_is_named_so() -> None:

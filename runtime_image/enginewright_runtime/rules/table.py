@@ -193,8 +193,8 @@ UNKNOWN_OPERATOR: Final = Rule(
 OUTSIDE_THE_ENGINE: Final = Rule(
     "outside-the-engine",
     "operators that TensorRT lacks, where only engines of complete models load (backend tensorrt)",
-    "name backend tensorrt-rtx, which loads partial engines, or cuda in spec.backends, or replace"
-    " the operators when exporting",
+    "replace the operators when exporting, or name another backend in spec.backends: tensorrt-rtx loads partial"
+    " engines, cuda needs none",
     f"{_TENSORRT}; GetCapability of ONNX Runtime 1.31.1's TensorRT provider",
     compiled.outside_the_engine,
     reason=Reason.UNSUPPORTED_OPERATOR,

@@ -84,6 +84,8 @@ class Artifact:
         if problem := _problem(manifest.files):
             raise self.corrupt(f"{MANIFEST_NAME} lists {problem}")
         needed = [manifest.model, manifest.golden_inputs, manifest.golden_outputs]
+        if manifest.golden_parts is not None:
+            needed.append(manifest.golden_parts)
         if manifest.engine is not None:
             needed.append(manifest.engine.file)
         for name in needed:

@@ -106,10 +106,10 @@ class Store:
         return self._read(key, target, lambda manifest: manifest.files)
 
     def read_golden(self, key: str, target: Path) -> Manifest:
-        """Copy only an artefact's manifest and golden samples to `target`, as `read`."""
+        """Copy only an artefact's manifest and what is golden to `target`, as `read`."""
 
         def golden(manifest: Manifest) -> tuple[ArtifactFile, ...]:
-            names = (manifest.golden_inputs, manifest.golden_outputs)
+            names = (manifest.golden_inputs, manifest.golden_outputs, manifest.golden_parts)
             return tuple(file for file in manifest.files if file.path in names)
 
         return self._read(key, target, golden)

@@ -10,6 +10,7 @@ from enginewright_contract.base import Message
 from enginewright_contract.manifest import MODEL_NAME, OutputParity, TensorSpec, VaryingOutput
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import Recipe
+from enginewright_contract.unjudged import Unjudged
 from onnx import helper
 from pydantic import Field
 
@@ -179,8 +180,8 @@ class _Quantizer:
     def _take_as_rounding(self, how: PrecisionPass, prover: ParityProver) -> Proof | None:
         """Return the proof of the model without exclusions if it is no worse than rounding, and the samples judge all of it."""
         proof = self._prove(how, prover, self._out, as_rounding=True)
-        judged = not any(output.unjudged for output in proof.outputs)
-        return proof if proof.agrees and judged else None
+        unjudged = Unjudged.find(proof.outputs, self._recipe).cause
+        return proof if proof.agrees and not unjudged else None
 
     @staticmethod
     def _prove(

@@ -13,12 +13,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from enginewright_runtime.core.time_limit import TimeLimit
 from enginewright_runtime.proof.natural.scaling import ColorRange, scale
 from enginewright_runtime.session.arrays import Arrays
 
 Array = NDArray[Any]
 _Floats = NDArray[np.float64]
 _log: Final = logging.getLogger(__name__)
+_SECONDS: Final = 30.0  # of `TimeLimit`, for all runs: a slow model has fewer natural samples
 _TRIED: Final = 2  # samples that run in all ranges
 _LARGEST: Final = 64 << 20  # bytes of one sample's outputs
 _LOOKED_AT: Final = 1 << 20  # elements of one output, evenly spaced
@@ -60,25 +62,33 @@ def run_natural(run: Run, samples: Mapping[str, Arrays], images: Mapping[str, in
     """Run the samples in the best range; those that the model refuses, or that show nothing, are left out."""
     if not samples:
         return NaturalRun({}, {})
+    limit = TimeLimit(_SECONDS)
     ranges = tuple(ColorRange) if images else (ColorRange.UNIT,)
     trials = {
-        colors: _run_all(run, dict(islice(samples.items(), _TRIED)), images, colors)
+        colors: _run_all(run, dict(islice(samples.items(), _TRIED)), images, colors, limit)
         for colors in ranges
     }
     chosen = ColorRange.UNIT
     if images:
         chosen = _choose({colors: list(trial.outputs.values()) for colors, trial in trials.items()})
         _log.info("outputs move most with pictures from %s", chosen)
-    rest = _run_all(run, dict(islice(samples.items(), _TRIED, None)), images, chosen)
+    rest = _run_all(run, dict(islice(samples.items(), _TRIED, None)), images, chosen, limit)
     first = trials[chosen]
     return NaturalRun(first.inputs | rest.inputs, first.outputs | rest.outputs)
 
 
 def _run_all(
-    run: Run, samples: Mapping[str, Arrays], images: Mapping[str, int], colors: ColorRange
+    run: Run,
+    samples: Mapping[str, Arrays],
+    images: Mapping[str, int],
+    colors: ColorRange,
+    limit: TimeLimit,
 ) -> NaturalRun:
     done = NaturalRun({}, {})
     for name, arrays in samples.items():
+        if limit.over():
+            _log.info("the model is slow: the natural sample %s is left out", name)
+            break
         feeds = {
             key: scale(array, colors, images[key]) if key in images else array
             for key, array in arrays.items()

@@ -10,6 +10,9 @@ from enginewright_runtime.proof.parity.values import Array, kind_of
 Arrays = Mapping[str, Array]
 _IMAGE_RANK = 4  # of inputs with images or maps of features
 _MAP_RANK = 3  # the smallest of outputs that may be maps of them
+_LEAST_SIDE = 8  # of a map: smaller ones may be matrices, which have names
+_LARGEST_STRIDE = 32  # of usual networks
+_MOST_PARTS = 300_000  # longer axes hold positions, such as those of sound
 
 
 def select_axes(
@@ -23,7 +26,13 @@ def select_axes(
     Axes that are named as an input's, that have different sizes in the samples, or that follow height and
     width of an image hold positions, and those of size 1 nothing. All others count as naming.
     """
-    symbols = frozenset(size for spec in inputs for size in spec.shape if isinstance(size, str))
+    sizes = {
+        (name, size)
+        for spec in inputs
+        if spec.name in feeds and len(spec.shape) == feeds[spec.name].ndim
+        for name, size in zip(spec.shape, feeds[spec.name].shape, strict=True)
+        if isinstance(name, str)
+    }
     images = [image for array in feeds.values() for image in _list_images(array.shape)]
     axes = {}
     for spec in outputs:
@@ -31,6 +40,11 @@ def select_axes(
         if len(arrays) == len(expected) and all(
             kind_of(array, spec.dtype) == "float" for array in arrays
         ):
+            # an output may name another axis like an input's: it holds positions if it has the size too
+            shared = zip(spec.shape, arrays[0].shape, strict=False) if arrays else ()
+            symbols = frozenset(
+                name for name, size in shared if isinstance(name, str) and (name, size) in sizes
+            )
             named = find_axes(spec, [array.shape for array in arrays], symbols)
             shape = arrays[0].shape if arrays else ()
             positions = _find_map(shape, images)
@@ -51,7 +65,7 @@ def find_axes(
     return tuple(
         axis
         for axis, (size, *sizes) in enumerate(zip(declared, *shapes, strict=True))
-        if size not in symbols and len(set(sizes)) == 1 and sizes[0] > 1
+        if size not in symbols and len(set(sizes)) == 1 and 1 < sizes[0] <= _MOST_PARTS
     )
 
 
@@ -70,6 +84,11 @@ def _find_map(shape: Sequence[int], images: Sequence[tuple[int, int]]) -> tuple[
     for axes in ((len(shape) - 2, len(shape) - 1), (len(shape) - 3, len(shape) - 2)):
         down, across = (shape[axis] for axis in axes)
         for height, width in images:
-            if min(down, across) > 1 and height % down == 0 and height * across == width * down:
+            if (
+                min(down, across) >= _LEAST_SIDE
+                and height % down == 0
+                and height // down <= _LARGEST_STRIDE
+                and height * across == width * down
+            ):
                 return axes
     return ()

@@ -8,6 +8,7 @@ apart by the error that rounding to the precision makes there, measured on the s
 an error far above that is a fault; another says only that the samples do not move the part enough.
 """
 
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -284,7 +285,9 @@ def _fails(parts: AxisParts, errors: Floats, allowed: Tolerance) -> NDArray[np.b
     # what does not move has no scale but its size
     still = np.maximum(allowed.part * parts.magnitude, max(allowed.atol, allowed.zero_atol))
     share = np.where(parts.spread > 0, allowed.part * parts.spread, still)
-    fails: NDArray[np.bool_] = errors > np.maximum(share, ratio * parts.error)
+    # a conversion within a precision on one provider rounds nothing
+    rounding = ratio * parts.error if allowed.rounds else np.zeros(len(errors))
+    fails: NDArray[np.bool_] = errors > np.maximum(share, rounding)
     return fails
 
 
@@ -311,12 +314,15 @@ def write_parts(path: Path, parts: Parts) -> None:
 
 
 def read_parts(path: Path) -> Parts:
-    """Read what `write_parts` wrote."""
+    """Read what `write_parts` wrote; raises OSError, or ValueError if the file is damaged."""
     parts: dict[str, tuple[AxisParts, ...]] = {}
-    for axis, arrays in read_arrays(path).items():
-        for output, rows in arrays.items():
-            magnitude, spread, error, count, *further = rows
-            figures = RoundingFigures(*(float(row[0]) for row in further)) if further else None
-            item = AxisParts(int(axis), magnitude, spread, error, count, figures)
-            parts[output] = (*parts.get(output, ()), item)
+    try:
+        for axis, arrays in read_arrays(path).items():
+            for output, rows in arrays.items():
+                magnitude, spread, error, count, *further = rows
+                figures = RoundingFigures(*(float(row[0]) for row in further)) if further else None
+                item = AxisParts(int(axis), magnitude, spread, error, count, figures)
+                parts[output] = (*parts.get(output, ()), item)
+    except (zipfile.BadZipFile, EOFError, TypeError) as error:
+        raise ValueError(f"{path.name} is damaged: {error}") from error
     return parts

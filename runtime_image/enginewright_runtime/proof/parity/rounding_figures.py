@@ -13,26 +13,28 @@ from enginewright_runtime.proof.parity.measuring import Figures
 from enginewright_runtime.proof.parity.tolerances import Tolerance
 
 _RATIO: Final = 3.0  # of two errors by rounding, as of parts
+_LEAST: Final = 0.9  # of the table's cosine: less is another model
 
 
 @dataclass(frozen=True, slots=True)
 class RoundingFigures:
-    """Figures of an output with the rounding of a precision, the worst of all samples."""
+    """Figures of an output with the rounding of a precision, the worst of all samples but for top-1."""
 
     outside: float = 0.0  # share of the elements outside the tolerance
     largest_error: float = 0.0  # relative to the largest value
     cosine: float = 1.0
-    top1: float = 1.0  # share of the rows with the same top class
+    top1: float = 1.0  # share of the rows of all samples with the same top class
 
     @classmethod
     def of(cls, figures: Sequence[Figures]) -> Self:
         """Return the worst of the samples' figures."""
         numeric = [item for item in figures if item.numeric and item.elements]
+        rows = sum(item.rows for item in numeric)
         return cls(
             max((item.outside / item.elements for item in numeric), default=0.0),
             max((item.max_abs_error / (item.largest or 1.0) for item in numeric), default=0.0),
             min((item.cosine for item in numeric if item.cosine is not None), default=1.0),
-            min((item.rows_agreeing / item.rows for item in numeric if item.rows), default=1.0),
+            sum(item.rows_agreeing for item in numeric) / rows if rows else 1.0,
         )
 
     def widen(self, allowed: Tolerance) -> Tolerance:
@@ -46,6 +48,8 @@ class RoundingFigures:
             # 1 - cosine grows with the square of the error
             cosine=None
             if allowed.cosine is None
-            else min(allowed.cosine, 1 - _RATIO**2 * (1 - self.cosine)),
+            else max(
+                _LEAST * allowed.cosine, min(allowed.cosine, 1 - _RATIO**2 * (1 - self.cosine))
+            ),
             top1=None if allowed.top1 is None else min(allowed.top1, 1 - _RATIO * (1 - self.top1)),
         )

@@ -49,6 +49,7 @@ class Tolerance:
     zero_atol: float = 0.0  # absolute tolerance of an output that is expected to be zero
     cosine_floor: float = 1e-6  # the cosine is checked if the largest magnitude is above this
     part: float | None = None  # largest RMS error of a part relative to its spread, see `parts`
+    rounds: bool = True  # whether what rounding costs excuses an error of a part
     across_samples: bool = False  # `largest` is over all samples, as quantization ranges are
     label: str = "FP32"  # for messages: a precision, or the field that sets it
     all_numbers: bool = False  # `rtol` and `atol` apply to integers too, instead of `unequal`
@@ -131,6 +132,7 @@ ROUNDING: Final = Tolerance(
     zero_atol=1e-6,
     cosine_floor=_COSINE_FLOOR,
     part=0.05,
+    rounds=False,
     label="FP32 rounding",
 )
 _ORDER: Final = tuple(DEFAULTS)

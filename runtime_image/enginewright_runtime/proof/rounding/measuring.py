@@ -19,6 +19,7 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.core.time_limit import TimeLimit
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import save
 from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS, run_sample
@@ -37,6 +38,7 @@ from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.signature import read_signature
 
 _log: Final = logging.getLogger(__name__)
+_RUN_SECONDS: Final = 300.0  # of `TimeLimit`, from which on no further sample is emulated
 _SECONDS: Final = 900.0  # for all samples; an emulated run takes several times a usual one's time
 
 Run = Callable[[Arrays], Arrays]
@@ -119,9 +121,12 @@ def _write(
     axes = select_axes(graphs.inputs_of(proto), specs, next(iter(inputs.values()), {}), expected)
     builder = PartsBuilder(axes, dtypes, tolerances, scales_of(expected, dtypes))
     causes: list[str] = []
+    limit = TimeLimit(_RUN_SECONDS)
     for sample, arrays in expected.items():
         emulated: Arrays | None = None
-        if run is not None:
+        if run is not None and limit.over():
+            causes.append(f"sample {sample!r} was not emulated within {_RUN_SECONDS:.0f} s")
+        elif run is not None:
             try:
                 emulated = run(inputs[sample])
             except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class

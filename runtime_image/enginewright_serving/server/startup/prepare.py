@@ -213,7 +213,12 @@ def _load(
 def _verify(checked: CheckedArtifact, loaded: _Loaded, progress: Callable[[str], None]) -> float:
     prover = StartupProver(loaded.runner, loaded.signature, loaded.buckets)
     path = checked.manifest.golden_parts
-    parts = read_parts(checked.folder / path) if path else None
+    try:
+        parts = read_parts(checked.folder / path) if path else None
+    except (OSError, ValueError) as error:
+        raise StageFailure(
+            Reason.ARTIFACT_CORRUPT, f"the golden samples of the artefact are unusable: {error}"
+        ) from error
     try:
         return prover.prove(
             loaded.samples, checked.manifest, progress, steps=loaded.on_device, parts=parts
