@@ -10,12 +10,15 @@ from enginewright_contract.reasons import Reason
 from enginewright_contract.task import OutputTolerance
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.handoff import GOLDEN_FOLDER
+from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.proof.golden_run import GoldenFiles, JudgedRun, run_judged
 from enginewright_runtime.proof.parity.parts import PARTS, read_parts
+from enginewright_runtime.store import open_store
+from enginewright_serving.sidecar.samples import GoldenSamples
 from onnx import ModelProto
 
 from tests.support.broken_models import parse_text
-from tests.support.converting import recipe
+from tests.support.converting import recipe, run
 from tests.support.preparing import Workplace
 from tests.support.quantizing import make_calibration, random, weight, work
 
@@ -114,3 +117,33 @@ def judge(folder: Path, model: ModelProto, place: Workplace) -> Any:
     onnx.save(model, path)
     run = JudgedRun(path, "cpu", GoldenFiles.of(folder), recipe(), "prepared", None)
     return run_judged(run)
+
+
+def test_what_a_canary_reads_of_the_stable_artefact_has_the_parts(
+    place: Workplace, tmp_path: Path
+) -> None:
+    # fault: a canary compares with no stable artefact, since a file of its golden samples is not copied
+    key = place.complete(place.task(place.put("model.onnx", make_head()))).published.key
+    folder = tmp_path / "stable"
+    manifest = open_store(Paths.under(place.root)).read_golden(key, folder)
+    samples = GoldenSamples(folder, manifest)
+    assert samples.parts["y"]
+    assert samples.read(samples.names[0]).expected
+
+
+def test_source_with_a_column_that_the_expected_outputs_move_is_refused(place: Workplace) -> None:
+    # fault: the export has lost a part of an output, and the framework's outputs show it
+    wrong = make_head()
+    x = SAMPLES[0]["x"] * np.float32(0.2)
+    right = run(wrong, {"x": x})[0]
+    weights = next(tensor for tensor in wrong.graph.initializer if tensor.name == "v")
+    values = onnx.numpy_helper.to_array(weights).copy()
+    values[:, 5] = 0
+    weights.CopyFrom(onnx.numpy_helper.from_array(values, "v"))
+    arrays: dict[str, Any] = {"a/x": x, "a/y": right}
+    np.savez(place.root / "samples/golden.npz", **arrays)
+    task = place.task(place.put("model.onnx", wrong), samples_uri="pvc://data/golden.npz")
+    stage, outcome = place.prepare(task)
+    assert (stage, outcome.report.reason) == ("golden", Reason.PARITY_FAILED)
+    assert "differs in index 5 of axis 2" in outcome.message
+    assert "against the expected outputs in spec.parity.samples" in outcome.message

@@ -23,12 +23,14 @@ from enginewright_runtime.core.handoff import (
     Golden,
     Validated,
 )
+from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.logs import format_bytes, format_count
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.scratch import scratch
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.golden.blank import find_blank
+from enginewright_runtime.prepare.golden.expected import judge_expected
 from enginewright_runtime.prepare.golden.reference import ORIGIN_NAMES, PREFIX, make, runnable
 from enginewright_runtime.prepare.quantize.existing import existing
 from enginewright_runtime.prepare.quantize.saturation import reference_level
@@ -153,6 +155,17 @@ class _Golden:
         model = self._made.model or self._converted
         if why := try_measuring(model, self._folder, self._precision, varying):
             _log.warning("what rounding to %s costs is not known: %s", self._precision, why)
+        if self._made.origin == "source" and (self._folder / EXPECTED).exists():
+            self._judge_expected()
+
+    def _judge_expected(self) -> None:
+        validated = Validated.read(self._work)
+        doing = f"comparing the source with {EXPECTED_OUTPUTS}"
+        wrong = Call(judge_expected, doing, Limits.of_model()).run(
+            self._folder, validated.inputs, validated.outputs, self._recipe, self._precision
+        )
+        if wrong is not None:
+            raise StageFailure(Reason.PARITY_FAILED, f"{wrong} against {EXPECTED_OUTPUTS}")
 
     def _judge_converted(self) -> None:
         _log.info("comparing the converted model with %s", ORIGIN_NAMES[self._made.origin])

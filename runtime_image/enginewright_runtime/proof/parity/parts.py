@@ -205,7 +205,7 @@ class PartsJudge:
         """Return the worst part whose error is above what the tolerance and rounding allow."""
         faults = []
         for number, parts, errors in self._pool(output):
-            failing = np.flatnonzero(_fails(parts, errors, allowed))
+            failing = np.flatnonzero(_fails(parts, errors, allowed, self._find_size(output)))
             if not len(failing):
                 continue
             with np.errstate(divide="ignore"):  # what does not move is worst
@@ -235,8 +235,17 @@ class PartsJudge:
                 of=len(parts.spread),
             )
             for _, parts, errors in self._pool(output)
-            if len(unjudged := np.flatnonzero(_is_unjudged(parts, errors, allowed)))
+            if len(
+                unjudged := np.flatnonzero(
+                    _is_unjudged(parts, errors, allowed, self._find_size(output))
+                )
+            )
         )
+
+    def _find_size(self, output: str) -> float:
+        """Return the RMS of the whole output, 0 if it is not known."""
+        wholes = (item for item in self._parts.get(output, ()) if item.axis == WHOLE)
+        return max((float(item.magnitude[0]) for item in wholes), default=0.0)
 
     def _keep(
         self, sample: str, output: str, want: Array, measure: Callable[[int], Floats | None]
@@ -277,13 +286,14 @@ def _find_error(run: _Run, axis: int, index: int) -> float:
     return 0.0 if squares is None else float(squares[index])
 
 
-def _fails(parts: AxisParts, errors: Floats, allowed: Tolerance) -> NDArray[np.bool_]:
+def _fails(parts: AxisParts, errors: Floats, allowed: Tolerance, size: float) -> NDArray[np.bool_]:
     if allowed.part is None:  # each element is judged by the user's own tolerance
         return np.zeros(len(errors), np.bool_)
     few = np.clip(parts.count.astype(np.int64), 1, len(_RATIOS)) - 1
     ratio = np.where(parts.count > len(_RATIOS), _RATIO, _RATIOS[few])
-    # what does not move has no scale but its size
-    still = np.maximum(allowed.part * parts.magnitude, max(allowed.atol, allowed.zero_atol))
+    # what does not move has no scale but its size, and what elements of the whole may differ by
+    least = max(allowed.atol, allowed.zero_atol, allowed.scale * size)
+    still = np.maximum(allowed.part * parts.magnitude, least)
     share = np.where(parts.spread > 0, allowed.part * parts.spread, still)
     # a conversion within a precision on one provider rounds nothing
     rounding = ratio * parts.error if allowed.rounds else np.zeros(len(errors))
@@ -291,11 +301,13 @@ def _fails(parts: AxisParts, errors: Floats, allowed: Tolerance) -> NDArray[np.b
     return fails
 
 
-def _is_unjudged(parts: AxisParts, errors: Floats, allowed: Tolerance) -> NDArray[np.bool_]:
+def _is_unjudged(
+    parts: AxisParts, errors: Floats, allowed: Tolerance, size: float
+) -> NDArray[np.bool_]:
     if allowed.part is None:
         return np.zeros(len(errors), np.bool_)
     agrees = (parts.spread > 0) & (errors <= allowed.part * parts.spread)
-    return ~agrees & ~_fails(parts, errors, allowed)
+    return ~agrees & ~_fails(parts, errors, allowed, size)
 
 
 def write_parts(path: Path, parts: Parts) -> None:
