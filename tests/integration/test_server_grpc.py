@@ -156,18 +156,19 @@ def test_calls_that_are_cancelled_or_late_are_dropped() -> None:
         with server.channel() as channel:
             failure = error(call(channel, LATER), b"1", timeout=0.2)
             assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            until(lambda: not server.count_seen()["inflight"], "the end of the late call")
-            cancelled = call(channel, LATER).future(b"20", timeout=30)
-            until(lambda: server.count_seen()["inflight"] == 1, "the call that is cancelled")
+            until(lambda: not server.count_seen()["waiting"], "the end of the late call")
+            cancelled = call(channel, LATER).future(b"5", timeout=20)
+            until(lambda: server.count_seen()["waiting"] == 1, "the call that is cancelled")
             cancelled.cancel()
             assert call(channel, LATER)(b"1.5", timeout=20) == b"1.5"
         lost = server.channel()
+        until(lambda: not server.count_seen()["waiting"], "the end of the cancelled call")
         # without a reference it may not be sent
-        left = call(lost, LATER).future(b"20", timeout=30)
-        until(lambda: server.count_seen()["inflight"] == 1, "the call that is left")
+        left = call(lost, LATER).future(b"5", timeout=20)
+        until(lambda: server.count_seen()["waiting"] == 1, "the call that is left")
         lost.close()
         assert left.exception(10).code() is grpc.StatusCode.CANCELLED
-        until(lambda: not server.count_seen()["inflight"], "the end of all")
+        until(lambda: not server.count_seen()["waiting"], "the end of all")
         assert server.count_seen()["dropped"] == 3
 
 

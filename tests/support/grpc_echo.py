@@ -105,7 +105,7 @@ class EchoApp:
         if call.method == SEEN:
             text = (
                 f"served={self.served}\ndropped={self.dropped}\ninflight={self.held}\n"
-                f"connections={len(self.connections)}"
+                f"connections={len(self.connections)}\nwaiting={len(self.waiting)}"
             ).encode()
             return Reply([text], len(text))
         if call.method == ECHO:
