@@ -67,8 +67,19 @@ def make_variants(case: Case, folder: Path) -> Iterator[Variant]:
         try:
             yield Variant(name, precision, make())
         except Exception as error:  # noqa: BLE001 - tools and ONNX Runtime raise what they like
-            lines = str(error).strip().splitlines() or [type(error).__name__]
+            lines = _describe(error).strip().splitlines() or [type(error).__name__]
             yield Variant(name, precision, refused=lines[-1][:300])
+
+
+def _describe(error: Exception) -> str:
+    """Return why a variant cannot be made; of a program, without its command."""
+    match error:
+        case subprocess.TimeoutExpired():
+            return f"its program took longer than {error.timeout:.0f} s"
+        case subprocess.CalledProcessError():
+            return f"its program ended with {error.returncode}"
+        case _:
+            return str(error)
 
 
 _Recipe = tuple[str, str, Callable[[], list[Outputs]]]
