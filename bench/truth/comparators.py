@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from enginewright_runtime.proof.parity.measuring import fault, form_fault, largest_of, measure
-from enginewright_runtime.proof.parity.parts import AxisParts, Parts, PartsJudge, widen
+from enginewright_runtime.proof.parity.parts import AxisParts, Parts, PartsJudge
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS, Tolerance
 from numpy.typing import NDArray
 
@@ -60,7 +60,7 @@ class Ours:
         It is unknown if a part is not judged, or, with a `focus` (axis and index), if that part is not.
         """
         parts, allowed = self.parts[precision], DEFAULTS[precision]
-        figure = _find_figure(want, have, widen(parts, output, allowed))
+        figure = _find_figure(want, have, PartsJudge(parts).widen(output, allowed))
         whole: Verdict = "fails" if figure else "agrees"
         if any(one.shape != other.shape for one, other in zip(want, have, strict=True)):
             return Verdicts(whole, whole, figure)

@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +28,6 @@ from enginewright_runtime.core.digests import file_sha256
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import MODEL_FOLDER
 from enginewright_runtime.core.isolation import Call, Limits
-from enginewright_runtime.core.labels import format_label
 from enginewright_runtime.core.logs import format_count
 from enginewright_runtime.core.nvml_use import DeviceMeter
 from enginewright_runtime.core.ort_messages import plain
@@ -46,7 +46,7 @@ from enginewright_runtime.tensorrt.attempts import EngineBuilds, file_name, targ
 from enginewright_runtime.tensorrt.flavor import Flavor, find
 from enginewright_runtime.tensorrt.partition import partition
 from enginewright_runtime.tensorrt.progress import report_progress
-from enginewright_runtime.tensorrt.results import BuildResult, ParserError
+from enginewright_runtime.tensorrt.results import BuildResult
 from enginewright_runtime.tensorrt.target import memory, target
 
 _log: Final = logging.getLogger(__name__)
@@ -489,19 +489,10 @@ class _Build:
 
     def _about(self, part: Part | None = None) -> diagnosis.Circumstances:
         nodes = part.model.graph.node if part else self._model.graph.node
-
-        def name(error: ParserError) -> str:
-            index = error.node
-            if index is not None and 0 <= index < len(nodes):
-                node = nodes[index]
-                if (node.name, node.op_type) == (error.name, error.operator):
-                    return graphs.label(node)
-            return format_label(error.name, error.operator)
-
         return diagnosis.Circumstances(
             title=self._flavor.title,
             target=target_name(self._capability),
-            label=name,
+            label=partial(diagnosis.label_node, nodes),
             operations={node.name: graphs.label(node) for node in nodes if node.name},
             inputs=tuple(
                 f"{profile.input} {list(profile.opt)}"

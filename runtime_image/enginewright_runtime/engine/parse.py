@@ -1,6 +1,7 @@
 """Asks TensorRT's parser about a prepared model where no device builds its engine: a stage of preflight."""
 
 import shutil
+from functools import partial
 from typing import Final
 
 from enginewright_contract.engines import whole_only, why_unusable
@@ -13,7 +14,6 @@ from onnx import ModelProto
 
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolation import Call, Limits
-from enginewright_runtime.core.labels import format_label
 from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.core.logs import format_count
 from enginewright_runtime.core.paths import Paths
@@ -25,7 +25,7 @@ from enginewright_runtime.store import open_store
 from enginewright_runtime.tensorrt import diagnosis, native
 from enginewright_runtime.tensorrt.attempts import target_name
 from enginewright_runtime.tensorrt.flavor import find
-from enginewright_runtime.tensorrt.results import BuildResult, ParserError
+from enginewright_runtime.tensorrt.results import BuildResult
 
 _SECONDS: Final = 900.0
 _LOG: Final = "parse.log"
@@ -63,20 +63,10 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
 
 def _refusal(answer: BuildResult, task: EngineTask, model: ModelProto) -> StageFailure:
     recipe = task.recipe
-    nodes = model.graph.node
-
-    def label(error: ParserError) -> str:
-        index = error.node
-        if index is not None and 0 <= index < len(nodes):
-            node = nodes[index]
-            if (node.name, node.op_type) == (error.name, error.operator):
-                return graphs.label(node)
-        return format_label(error.name, error.operator)
-
     about = diagnosis.Circumstances(
         title=f"{find(recipe.backend).title} {recipe.backend_version}",
         target=target_name(recipe.compute_capability),
-        label=label,
+        label=partial(diagnosis.label_node, model.graph.node),
     )
     why = diagnosis.failure(answer, about)
     limit = whole_only(recipe.backend)

@@ -8,9 +8,12 @@ from typing import Final
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import name_nodes, remedy
 from enginewright_contract.task import ENGINE_STAGES
+from onnx import NodeProto
 
 from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.labels import format_label
 from enginewright_runtime.core.logs import format_bytes
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.tensorrt import workspace
 from enginewright_runtime.tensorrt.results import NO_PLUGIN, BuildResult, ParserError
 
@@ -64,6 +67,16 @@ _INVALID: Final = (
 )
 # places where it computes sizes from those of the profile
 _SIZES: Final = re.compile(r"In analyzeShapes at|shapeContext\.cpp")
+
+
+def label_node(nodes: Sequence[NodeProto], error: ParserError) -> str:
+    """Return the label of the node that an error of the parser is about; unnamed nodes are found by their place."""
+    index = error.node
+    if index is not None and 0 <= index < len(nodes):
+        node = nodes[index]
+        if (node.name, node.op_type) == (error.name, error.operator):
+            return graphs.label(node)
+    return format_label(error.name, error.operator)
 
 
 @dataclass(frozen=True)

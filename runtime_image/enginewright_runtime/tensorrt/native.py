@@ -9,7 +9,7 @@ import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from enginewright_runtime.graph.scoped.parts import TensorProfile
 from enginewright_runtime.tensorrt import diagnosis
@@ -52,14 +52,10 @@ def build(
     flavor = flavors.find(backend)
     trt = flavors.load(flavor, version)
     with log.open("a") as sink:
-        logger = logger_of(trt, sink)
-        builder = open_builder(trt, flavor, logger)
-        load_libraries(trt, logger, plugins)
-        network = open_network(trt, flavor, logger, builder)
-        parser = open_parser(trt, flavor, logger, network)
-        parsed = parser.parse_from_file(str(model))
-        result = BuildResult(built=False, parsed=parsed, parser=parser_errors(parser))
-        if not parsed:
+        opened = _parse(trt, flavor, sink, model, plugins)
+        logger, builder, network = opened.logger, opened.builder, opened.network
+        result = opened.result
+        if not result.parsed:
             return _finish(result, logger)
         config = _create("configuration", builder.create_builder_config, flavor, logger)
         monitor = _monitor(trt, progress, span)
@@ -100,19 +96,37 @@ def parse(
     flavors.parse_without_device(flavor)
     trt = flavors.load(flavor, version)
     with log.open("a") as sink:
-        logger = logger_of(trt, sink)
-        builder = open_builder(trt, flavor, logger)
-        load_libraries(trt, logger, plugins)
-        network = open_network(trt, flavor, logger, builder)
-        parser = open_parser(trt, flavor, logger, network)
-        parsed = parser.parse_from_file(str(model))
-        result = BuildResult(
-            built=False,
-            parsed=parsed,
-            parser=parser_errors(parser),
-            types=element_types(network) if parsed else (),
-        )
-        return _finish(result, logger)
+        opened = _parse(trt, flavor, sink, model, plugins)
+        types = element_types(opened.network) if opened.result.parsed else ()
+        return _finish(replace(opened.result, types=types), opened.logger)
+
+
+@dataclass(frozen=True)
+class _ParsedModel:
+    """A network, and what has to live as long as it: the parser owns its weights."""
+
+    logger: Any
+    builder: Any
+    network: Any
+    parser: Any
+    result: BuildResult
+
+
+def _parse(
+    trt: Any,  # noqa: ANN401 - NVIDIA's module
+    flavor: flavors.Flavor,
+    sink: TextIO,
+    model: Path,
+    plugins: Sequence[Path],
+) -> _ParsedModel:
+    logger = logger_of(trt, sink)
+    builder = open_builder(trt, flavor, logger)
+    load_libraries(trt, logger, plugins)
+    network = open_network(trt, flavor, logger, builder)
+    parser = open_parser(trt, flavor, logger, network)
+    parsed = parser.parse_from_file(str(model))
+    result = BuildResult(built=False, parsed=parsed, parser=parser_errors(parser))
+    return _ParsedModel(logger, builder, network, parser, result)
 
 
 def _finish(result: BuildResult, logger: Any) -> BuildResult:  # noqa: ANN401 - NVIDIA's

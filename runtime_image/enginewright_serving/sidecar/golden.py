@@ -10,7 +10,7 @@ from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import Reason
 from enginewright_runtime.proof.parity.comparison import difference
 from enginewright_runtime.proof.parity.measuring import has_numbers
-from enginewright_runtime.proof.parity.parts import PartsJudge, widen
+from enginewright_runtime.proof.parity.parts import PartsJudge
 from enginewright_runtime.proof.parity.tolerances import Tolerance, Tolerances
 from enginewright_runtime.proof.parity.variation import VaryingOutputs
 from enginewright_runtime.session.padding import PaddedShapes
@@ -47,9 +47,8 @@ class ProbeResult:
     error: float | None = None  # largest absolute error over the numeric outputs
     inputs: str = ""  # digest of the sample's inputs, if it has run
     compared: int = 0  # outputs of which finite elements were compared, by value or by distribution
-    empty: frozenset[str] = (
-        frozenset()
-    )  # outputs without finite elements, of which the form was compared
+    # outputs without finite elements, of which the form was compared
+    empty: frozenset[str] = frozenset()
     paired: bool = False  # in a batch with other inputs: its times are not those of the sample
 
     @property
@@ -200,7 +199,7 @@ class GoldenProbe:
 
     def _find_tolerance(self, name: str, want: NDArray[Any]) -> Tolerance:
         del want
-        return widen(self._samples.parts, name, self._tolerances.of_output(name, self._kinds[name]))
+        return self._parts.widen(name, self._tolerances.of_output(name, self._kinds[name]))
 
     def _differs(self, name: str, want: NDArray[Any], have: NDArray[Any]) -> str | None:
         allowed = self._find_tolerance(name, want)

@@ -181,18 +181,19 @@ class ParityProver:
         axes = select_axes(graphs.inputs_of(proto), specs, self._samples[0].feeds, outputs)
         tolerances = Tolerances(self._tolerances.precision)
         scales = scales_of(outputs, self._dtypes)
-        every, of_golden = (PartsBuilder(axes, self._dtypes, tolerances, scales) for _ in range(2))
+        builder = PartsBuilder(axes, self._dtypes, tolerances, scales)
+        of_golden: Parts = {}
         model = None if emulated is None else _load_emulated(emulated)
-        for number, sample in enumerate(self._samples):
+        for number, sample in enumerate(self._samples, 1):
             try:
                 rounded = None if model is None else model.run(sample.feeds)
             except SessionError as error:
                 _log.warning("rounding is not emulated for sample %s: %s", sample.name, error)
                 rounded = None
-            every.add(sample.golden, rounded)
-            if number < golden:
-                of_golden.add(sample.golden, rounded)
-        return every.build(), of_golden.build()
+            builder.add(sample.golden, rounded)
+            if number == golden:
+                of_golden = builder.build()
+        return builder.build(), of_golden
 
 
 def _load_emulated(path: Path) -> ReferenceModel | None:

@@ -18,7 +18,7 @@ from enginewright_runtime.proof.parity.measuring import (
     largest_of,
     measure,
 )
-from enginewright_runtime.proof.parity.parts import Parts, PartsJudge, widen
+from enginewright_runtime.proof.parity.parts import Parts, PartsJudge
 from enginewright_runtime.proof.parity.tolerances import ROUNDING, Tolerance, Tolerances
 from enginewright_runtime.proof.parity.values import dtype_of
 from enginewright_runtime.proof.parity.variation import VaryingOutputs
@@ -124,8 +124,7 @@ class Comparison:
         self._varying = VaryingOutputs(varying or (), self._dtypes, self._find_tolerance)
         self._unstable = _NOT_RECORDED if varying is None else _UNSTABLE
         self._as_rounding = as_rounding
-        self._expected_parts = parts or {}
-        self._parts = PartsJudge(self._expected_parts)
+        self._parts = PartsJudge(parts or {})
         self._totals: dict[str, _Total] = {}
         self._failures: list[ParityFailure] = []
 
@@ -189,7 +188,7 @@ class Comparison:
         # a conversion within a precision rounds nothing
         if self._tolerances.rounding or not self._as_rounding:
             return allowed
-        return widen(self._expected_parts, output, allowed)
+        return self._parts.widen(output, allowed)
 
     def _judge_varying(
         self,

@@ -201,6 +201,12 @@ class PartsJudge:
         """Take an output that equals the expected one, at no cost."""
         self._keep(sample, output, want, lambda _: None)
 
+    def widen(self, output: str, allowed: Tolerance) -> Tolerance:
+        """Return the tolerance of a whole output with what rounding costs it, where that is known."""
+        wholes = (item.figures for item in self._parts.get(output, ()) if item.axis == WHOLE)
+        figures = next(wholes, None)
+        return allowed if figures is None else figures.widen(allowed)
+
     def find_fault(self, output: str, allowed: Tolerance) -> FaultyPart | None:
         """Return the worst part whose error is above what the tolerance and rounding allow."""
         faults = []
@@ -273,12 +279,6 @@ class PartsJudge:
 
 def _fits(part: AxisParts, shape: tuple[int, ...]) -> bool:
     return part.axis < len(shape) and count_parts(shape, part.axis) == len(part.count)
-
-
-def widen(parts: Parts, output: str, allowed: Tolerance) -> Tolerance:
-    """Return the tolerance of a whole output with what rounding costs it, where that is known."""
-    figures = next((item.figures for item in parts.get(output, ()) if item.axis == WHOLE), None)
-    return allowed if figures is None else figures.widen(allowed)
 
 
 def _find_error(run: _Run, axis: int, index: int) -> float:
