@@ -42,15 +42,15 @@ def create_namespace(kubeconfig: Path) -> Namespace:
 @pytest.fixture(scope="session")
 def helm_kubeconfig() -> Iterator[Path]:
     """An API server for Helm, without our CRDs until a test has installed the chart."""
-    with control_plane(f"bare{os.getpid()}", crds=False) as kubeconfig:
+    with control_plane(f"helm{os.getpid()}", crds=False) as kubeconfig:
         yield kubeconfig
 
 
-@pytest.fixture
-def bare_kubeconfig(helm_kubeconfig: Path) -> Path:
-    """An API server without our CRDs: tests of the chart may have run before in this process."""
-    Namespace("default", helm_kubeconfig).delete_all("crd")
-    return helm_kubeconfig
+@pytest.fixture(scope="session")
+def bare_kubeconfig() -> Iterator[Path]:
+    """An API server that has never had our CRDs: it may take minutes to finish deleting one."""
+    with control_plane(f"bare{os.getpid()}", crds=False) as kubeconfig:
+        yield kubeconfig
 
 
 @pytest.fixture(scope="session")

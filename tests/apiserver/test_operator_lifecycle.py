@@ -401,9 +401,7 @@ def test_the_charts_rights_are_enough(world: World, *, everywhere: bool) -> None
         assert "orbidden" not in operator.log  # nor of kopf's watches
 
 
-def test_missing_definitions_are_waited_for(
-    bare_kubeconfig: Path, kubeconfig: Path, tmp_path: Path
-) -> None:
+def test_missing_definitions_are_waited_for(bare_kubeconfig: Path, tmp_path: Path) -> None:
     with OperatorProcess(bare_kubeconfig, "default", tmp_path) as operator:
         eventually(lambda: "install Enginewright's CRDs" in operator.log, 20, interval=0.1)
         assert operator.get("/healthz")[0] == 200
