@@ -31,9 +31,15 @@ from enginewright_runtime.core.scratch import scratch
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.golden.blank import find_blank
 from enginewright_runtime.prepare.golden.expected import judge_expected
-from enginewright_runtime.prepare.golden.reference import ORIGIN_NAMES, PREFIX, make, runnable
+from enginewright_runtime.prepare.golden.reference import (
+    EXACT,
+    ORIGIN_NAMES,
+    PREFIX,
+    make,
+    runnable,
+)
 from enginewright_runtime.prepare.quantize.existing import existing
-from enginewright_runtime.prepare.quantize.saturation import reference_level
+from enginewright_runtime.prepare.quantize.saturation import find_reference
 from enginewright_runtime.proof import costs
 from enginewright_runtime.proof.golden_run import (
     EXPECTED,
@@ -190,8 +196,9 @@ class _Golden:
     def _run_judged(
         self, backend: str, compared_with: ComparedWith, *, rounding: bool = False
     ) -> GoldenRun:
+        model, level = find_reference(self._converted, self._recipe, EXACT)
         outcome = JudgedRun(
-            model=self._converted,
+            model=model,
             backend=backend,
             files=GoldenFiles.of(self._folder),
             recipe=self._recipe,
@@ -200,7 +207,7 @@ class _Golden:
             source_precision=self._precision,
             rounding=rounding,
             varying=self._made.varying,
-            level=reference_level(self._converted, self._recipe),
+            level=level,
         ).run()
         if outcome.refusal:
             raise StageFailure(
