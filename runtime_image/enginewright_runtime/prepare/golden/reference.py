@@ -71,6 +71,7 @@ PREFIX: Final = "golden-"  # of temporary files beside the models, removed at th
 EXACT: Final = f"{PREFIX}exact.onnx"
 # fields of a recipe that affect the reference run and the comparison of outputs
 _KEY_FIELDS: Final = {"max_ir_version", "rtol", "atol", "outputs"}
+_GIVE_FINITE: Final = "set spec.parity.samples to inputs for which all elements are finite"
 
 # Where the golden outputs come from; nothing proves a converted model that is compared with itself.
 Origin = Literal["source", "standard", "definition", "emulation", "expected", "itself"]
@@ -319,6 +320,8 @@ class _GoldenFiles:
             self._made.parity = list(outcome.parity)
             self._made.level, self._made.lowered = outcome.level, outcome.lowered
         self._made.varying = outcome.varying
+        for text in outcome.not_finite:
+            self._made.warn(text, remedy=_GIVE_FINITE)
         for text in outcome.warnings:
             self._made.warn(text)
         return dict(outcome.refused)
