@@ -10,6 +10,11 @@ from enginewright_contract.task import Recipe
 _NAMED: Final = 3  # outputs; the rest is a count
 
 
+def list_accepted(recipe: Recipe) -> frozenset[str]:
+    """Return the outputs of which the spec accepts that nothing judges them, or parts of them."""
+    return frozenset(output.name for output in recipe.outputs if output.accept_unjudged)
+
+
 @dataclass(frozen=True)
 class Unjudged:
     """The outputs of an artefact with such parts, each once."""
@@ -27,7 +32,7 @@ class Unjudged:
         for output in parity:
             if output.unjudged:
                 by_name.setdefault(output.name, output)
-        names = {output.name for output in recipe.outputs if output.accept_unjudged}
+        names = list_accepted(recipe)
         return cls(
             precision,
             tuple(output for name, output in by_name.items() if name not in names),

@@ -42,7 +42,7 @@ class Check(StrEnum):
     """Every golden sample was sent, and the last answer to each is right, alone and in a batch; else
     `ParityFailed`, or `DeviceLost`, `RunsFail` after two consecutive responses of 500 or 400. Unknown with
     `NothingCompared` if no output had an element to compare; ok with `ParityUnknown` if the samples do not judge
-    parts of outputs that `spec.parity.outputs` does not accept."""
+    parts of outputs that `spec.parity.outputs` does not accept, or show nothing of one that it accepts."""
     PROBE_LATENCY = "probe-latency"
     """Golden inferences take at most 2.2 times the pod's baseline, in model time; else
     `SlowerThanBaseline`."""

@@ -1,22 +1,28 @@
 """A quantized source for a device has exact golden outputs, also of a processor whose INT8 products saturate."""
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import numpy as np
+import onnx
 import pytest
 from enginewright_contract.processors import Feature, Processor
 from enginewright_runtime.core.handoff import Golden
 from enginewright_runtime.prepare.quantize import saturation
+from enginewright_runtime.prepare.quantize.exact_products import shift_weights
 from enginewright_runtime.prepare.quantize.forms import form_of
 from enginewright_runtime.session import processor
 from enginewright_runtime.session.arrays import read_arrays
 from enginewright_runtime.session.optimization import LEVELS
+from onnx import ModelProto
 
 from tests.integration.test_tensorrt_precisions import model
+from tests.support.broken_models import initializer, parse_text
 from tests.support.converting import run
 from tests.support.preparing import Workplace
-from tests.support.processors import TIMEOUT, python_without_vnni
+from tests.support.processors import TIMEOUT, needs_exact_products, python_without_vnni
 from tests.support.quantizing import dense, quantize_by, random
 
 
@@ -31,7 +37,7 @@ def compare(place: Workplace, source: Path, level: str) -> float:
 
 
 # fault: Processors | a quantized source is prepared for a device where INT8 products saturate, and its golden outputs are
-#   wrong | the reference computes it in single precision there | prevented
+#   wrong | the reference computes it in single precision there, or multiplies equal types of integers | prevented
 @pytest.mark.parametrize(
     ("backend", "exact", "saturates", "level"),
     [
@@ -65,11 +71,53 @@ def test_the_reference_of_a_device_runs_no_kernels_that_saturate(
     )
 
 
+WEIGHT: Final = np.random.default_rng(0).integers(-127, 128, (64, 8)).astype(np.int8)
+MICROSOFT: Final = "com.microsoft"
+
+
+def multiply_integers(node: str, kind: str = "uint8") -> ModelProto:
+    """Return a model with a node of integers, of x through q to y."""
+    text = f"""(float["n", 64] x) => (float["n", 8] y) {{ q = QuantizeLinear(x, s, z)
+        {node} }}"""
+    constants = (
+        initializer("s", 1 / 128),
+        initializer("z", 128 if kind == "uint8" else 0, np.dtype(kind)),
+        initializer("w", WEIGHT, np.int8),
+        initializer("sw", 1 / 128),
+        initializer("zw", 3, np.int8),
+        initializer("sy", 1 / 16),
+        initializer("sa", 1 / 16384),
+    )
+    return parse_text(text, *constants, opset=21, ir_version=10, domains=[(MICROSOFT, 1)])
+
+
+def quantize_as_integers(root: Path) -> Path:
+    """Write a model in QOperator format."""
+    source = multiply_integers(
+        "p = QLinearMatMul(q, s, z, w, sw, zw, sy, z) y = DequantizeLinear(p, sy, z)"
+    )
+    onnx.save(source, root / "integers.onnx")
+    return root / "integers.onnx"
+
+
+def quantize_with_scales(root: Path) -> Path:
+    """Write a model in Q/DQ format: 8-bit weights and unsigned activations."""
+    form = form_of("INT8", "cpu", "exact")
+    return quantize_by(form, dense(), {"x": random(4, 64)}, root / "quantized")
+
+
+@needs_exact_products
+@pytest.mark.parametrize(
+    ("write", "level"),
+    [(quantize_with_scales, "BASIC"), (quantize_as_integers, "ALL")],
+    ids=["QDQ", "QOperator"],
+)
 @pytest.mark.timeout(TIMEOUT)
-def test_golden_outputs_made_without_vnni_are_those_of_a_device(place: Workplace) -> None:
+def test_golden_outputs_made_without_vnni_are_those_of_a_device(
+    write: Callable[[Path], Path], level: str, place: Workplace
+) -> None:
     """On emulated kernels, which do saturate."""
-    form = form_of("INT8", "cpu", "exact")  # 8-bit weights and unsigned activations
-    source = quantize_by(form, dense(), {"x": random(4, 64)}, place.root / "quantized")
+    source = write(place.root)
     task = place.task(place.put("m.onnx", source), backend="cuda")
     place.complete(task, until="convert")
     python = python_without_vnni(place.root / "haswell")
@@ -79,4 +127,54 @@ def test_golden_outputs_made_without_vnni_are_those_of_a_device(place: Workplace
         check=True,
         timeout=TIMEOUT,
     )
-    assert compare(place, source, "BASIC") < 1e-4
+    assert compare(place, source, level) < 1e-4
+
+
+@needs_exact_products
+@pytest.mark.parametrize(
+    "node",
+    [
+        "p = QLinearMatMul(q, s, z, w, sw, zw, sy, z) y = DequantizeLinear(p, sy, z)",
+        "p = MatMulInteger(q, w, z) f = Cast <to = 1> (p) y = Mul(f, sa)",
+        "p = MatMulInteger(q, w, z, zw) f = Cast <to = 1> (p) y = Mul(f, sa)",
+        "y = com.microsoft.MatMulIntegerToFloat(q, w, s, sw, z)",
+        "y = com.microsoft.DynamicQuantizeMatMul(x, w, sw)",
+        "p = com.microsoft.QGemm(q, s, z, w, sw, zw, , sy, z) y = DequantizeLinear(p, sy, z)",
+    ],
+)
+def test_integer_operators_of_equal_types_compute_the_same(node: str) -> None:
+    source = multiply_integers(node)
+    exact = ModelProto.FromString(source.SerializeToString())
+    shift_weights(exact)
+    feeds = {"x": np.random.default_rng(1).uniform(-1, 1, (16, 64)).astype(np.float32)}
+    for level in LEVELS.values():
+        (want,), (have,) = run(source, feeds, level), run(exact, feeds, level)
+        assert np.ptp(want) > 1
+        assert np.array_equal(want, have)
+
+
+@needs_exact_products
+def test_convolutions_of_integers_of_equal_types_compute_the_same() -> None:
+    kernel = np.random.default_rng(0).integers(-127, 128, (4, 8, 3, 3)).astype(np.int8)
+    source = parse_text(
+        """(float[1, 8, 6, 6] x) => (float[1, 4, 4, 4] y) { q = QuantizeLinear(x, s, z)
+        p = QLinearConv(q, s, z, w, sw, zw, sy, z) y = DequantizeLinear(p, sy, z) }""",
+        *(initializer("s", 1 / 128), initializer("z", 128, np.uint8)),
+        *(initializer("w", kernel, np.int8), initializer("sw", [1 / 128] * 4)),
+        *(initializer("zw", [0] * 4, np.int8), initializer("sy", 1 / 16)),
+    )
+    exact = ModelProto.FromString(source.SerializeToString())
+    shift_weights(exact)
+    (folded,) = (node for node in exact.graph.node if node.op_type == "QLinearConv")
+    assert folded.input[3] != "w"
+    feeds = {"x": np.random.default_rng(1).uniform(-1, 1, (1, 8, 6, 6)).astype(np.float32)}
+    assert np.array_equal(run(source, feeds)[0], run(exact, feeds)[0])
+
+
+def test_products_of_signed_activations_stay_as_they_are() -> None:
+    """Their kernels do not saturate, and take no weights of another type."""
+    node = "p = QLinearMatMul(q, s, z, w, sw, zw, sy, z) y = DequantizeLinear(p, sy, z)"
+    source = multiply_integers(node, "int8")
+    exact = ModelProto.FromString(source.SerializeToString())
+    shift_weights(exact)
+    assert list(exact.graph.node) == list(source.graph.node)

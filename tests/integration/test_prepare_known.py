@@ -17,8 +17,10 @@ from tests.support.preparing import Outcome, Workplace, rename_artifact, replace
 PIPELINE = "1" * 64
 
 
-def of_image(task: PrepareTask, pipeline: str | None = PIPELINE) -> PrepareTask:
-    return task.model_copy(update={"pipeline": pipeline})
+def of_image(
+    task: PrepareTask, pipeline: str | None = PIPELINE, cluster: str | None = None
+) -> PrepareTask:
+    return task.model_copy(update={"pipeline": pipeline, "cluster": cluster})
 
 
 def empty_workplace(place: Workplace) -> Workplace:
@@ -173,25 +175,71 @@ def test_content_that_is_not_the_pinned_one_is_refused_first(place: Workplace) -
 
 def leave_other_outputs(artifact: Path) -> None:
     """Change the golden outputs as an earlier release may have computed them: the artefact is whole."""
-    with np.load(artifact / "golden/outputs.npz") as kept:
+    replace_file(artifact, "golden/outputs.npz", compute_other_outputs(artifact))
+
+
+def compute_other_outputs(folder: Path) -> bytes:
+    with np.load(folder / "golden/outputs.npz") as kept:
         other = {name: kept[name] + 1 for name in kept.files}
     buffer = BytesIO()
     np.savez(buffer, **other)
-    replace_file(artifact, "golden/outputs.npz", buffer.getvalue())
+    return buffer.getvalue()
+
+
+def prepare_otherwise(place: Workplace, task: PrepareTask) -> Published:
+    """Prepare a model as a release does that computes other golden outputs."""
+    empty_workplace(place)
+    place.complete(task, "quantize")
+    work = place.root / "work"
+    (work / "golden/outputs.npz").write_bytes(compute_other_outputs(work))
+    return place.stage("publish", task).published
 
 
 # fault: Store | what one release left under a key, or an import, passes for what another release has proved
-def test_what_another_image_prepared_is_replaced_by_what_is_proved(place: Workplace) -> None:
-    task = of_image(place.task(place.put("m.onnx", broken.relu())))
+@pytest.mark.parametrize("cluster", [None, "one"])
+def test_what_another_image_prepared_is_replaced_by_what_is_proved(
+    cluster: str | None, place: Workplace
+) -> None:
+    task = of_image(place.task(place.put("m.onnx", broken.relu())), cluster=cluster)
     first = prepare_model(place, task)
     artifact = place.root / "store/prepared" / first.key
     proved = (artifact / "golden/outputs.npz").read_bytes()
     leave_other_outputs(artifact)
-    other = of_image(task, "2" * 64)
+    other = of_image(task, "2" * 64, cluster)
     outcomes = again(place, other)
     assert not outcomes[-1].published.cached
     assert (artifact / "golden/outputs.npz").read_bytes() == proved
     assert is_known(again(place, other))
+
+
+# fault: Store | operators of two releases, whose clusters share a bucket, replace what the other one has prepared, for
+#   ever | what one cluster's release has made stays; what another one's makes has a key of its own | after the last stage
+def test_clusters_of_two_releases_prepare_once_each_and_replace_nothing(place: Workplace) -> None:
+    task = place.task(place.put("m.onnx", broken.relu()))
+    one, two = (of_image(task, name * 64, f"cluster-{name}") for name in "12")
+    first = prepare_model(place, one)
+    golden = place.root / "store/prepared" / first.key / "golden/outputs.npz"
+    proved = golden.read_bytes()
+    other = prepare_otherwise(place, two)
+    assert not other.cached
+    assert other.key != first.key
+    for cluster, published in ((one, first), (two, other)) * 2:
+        outcomes = again(place, cluster)
+        assert is_known(outcomes)
+        assert outcomes[-1].published.key == published.key
+    assert golden.read_bytes() == proved
+    upgraded = of_image(task, "3" * 64, "cluster-2")
+    assert prepare_model(empty_workplace(place), upgraded).key == other.key, "engines stay"
+
+
+def test_clusters_whose_releases_agree_share_an_artefact(place: Workplace) -> None:
+    task = place.task(place.put("m.onnx", broken.relu()))
+    one, two = (of_image(task, name * 64, f"cluster-{name}") for name in "12")
+    first = prepare_model(place, one)
+    outcomes = again(place, two)
+    assert outcomes[0].report.published is None
+    assert outcomes[-1].published == first.model_copy(update={"cached": True})
+    assert is_known(again(place, two))
 
 
 def test_a_changed_artefact_is_not_the_one_that_has_passed(place: Workplace) -> None:

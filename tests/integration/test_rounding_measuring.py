@@ -329,6 +329,20 @@ def test_values_that_are_lost_leave_the_error_unknown(tmp_path: Path) -> None:
     assert np.isinf(parts.error).all()
 
 
+def test_values_that_are_lost_leave_the_error_of_other_parts_known(tmp_path: Path) -> None:
+    model = parse_text(
+        "(float[4, 8] x) => (float[4, 8] y) { y = Mul(x, w) }", weight("w", random(8))
+    )
+    values = random(4, 8)
+    path, folder = lay_out(tmp_path, model, [{"x": values}])
+    lost = np.where(np.arange(8) == 2, np.float32("nan"), values)
+    write_arrays(folder / INPUTS, {"s0": {"x": lost}})
+    why = try_measuring(path, folder, "FP16", NONE)
+    assert why == "output 'y' of sample 's0' has NaN or infinity where the source has not"
+    parts = {item.axis: item for item in read_parts(folder / PARTS)["y"]}
+    assert list(np.flatnonzero(np.isinf(parts[1].error))) == [2]
+
+
 def test_a_shape_that_differs_leaves_the_error_unknown(tmp_path: Path) -> None:
     path, folder = lay_out(tmp_path, dense(), [{"x": random(4, 64)}])
     write_arrays(folder / INPUTS, {"s0": {"x": random(5, 64)}})

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from enginewright_contract.execution import Driver
 from enginewright_contract.manifest import Manifest
+from enginewright_contract.reasons import Reason
 from enginewright_contract.task import ShapeProfile
+from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.base import SessionRequest
 from enginewright_runtime.session.driver import Device
@@ -128,6 +130,27 @@ def test_the_session_that_compiles_ends_before_the_one_that_serves(
     assert (cache.reused, cache.bytes) == (False, 7)
     assert [step for step in steps if "rows" in step] == ["warming up 4 rows, 1 of 1"]
     assert "wrote no runtime cache" not in caplog.text
+
+
+def test_damaged_golden_samples_are_refused_before_kernels_are_compiled(tmp_path: Path) -> None:
+    task = write_artifact(tmp_path, linear_model(), [{"x": np.ones((1, 8), np.float32)}])
+    artifact, steps = tmp_path / "artifact", list[str]()
+    (artifact / "golden/parts.npz").write_bytes(b"no archive")
+    stored = Manifest.model_validate_json((artifact / "manifest.json").read_bytes())
+    changes = {
+        "engine": SimpleNamespace(sha256=ENGINE, profiles=()),
+        "golden_parts": "golden/parts.npz",
+    }
+    manifest = stored.model_copy(update=changes)
+
+    def load(folder: Path | None) -> loading.LoadedModel:
+        return loading.create("cpu", artifact / "model.onnx", threads=1, runtime_cache=folder)
+
+    cache = tmp_path / "cache"
+    with pytest.raises(StageFailure, match="golden samples of the artefact are unusable") as caught:
+        model_loading.open_cache(cache, task, artifact, manifest, load, DEVICE, steps.append)
+    assert caught.value.reason is Reason.ARTIFACT_CORRUPT
+    assert steps == ["compiling the engine's kernels"]
 
 
 def test_the_shipped_plug_in_has_the_option() -> None:

@@ -178,10 +178,12 @@ def test_another_artefact_than_asked_for_is_refused(tmp_path: Path, task: ServeT
     assert "the task asks for 000000000000" in why.message
 
 
-@pytest.mark.parametrize("name", ["inputs.npz", "outputs.npz"])
+@pytest.mark.parametrize("name", ["inputs.npz", "outputs.npz", "parts.npz"])
 def test_damaged_golden_samples_are_a_corrupt_artefact(
     tmp_path: Path, task: ServeTask, name: str
 ) -> None:
+    if name == "parts.npz":
+        change_manifest(tmp_path, golden_parts="golden/parts.npz")
     (tmp_path / "artifact/golden" / name).write_bytes(b"no archive")
     why = refusal(tmp_path, task)
     assert why.reason is Reason.ARTIFACT_CORRUPT

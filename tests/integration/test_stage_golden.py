@@ -9,7 +9,7 @@ import onnx
 import pytest
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import ExitCode, Reason
-from enginewright_contract.task import PrepareTask, ShapeProfile
+from enginewright_contract.task import OutputTolerance, PrepareTask, ShapeProfile
 from enginewright_runtime.core.handoff import Converted, Golden, Validated
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.shapes import resolve
@@ -143,7 +143,10 @@ def test_outputs_that_are_not_finite_are_reported(place: Workplace) -> None:
     place.complete(task)
     golden = place.stage("golden", task)
     reported = {item["cause"]: item for item in golden.full["findings"]}
-    assert "output 'y' of golden sample 'min' has 4 NaN or infinite values of 4" in reported
+    warning = reported["output 'y' of golden sample 'min' has 4 NaN or infinite values of 4"]
+    assert (
+        warning["remedy"] == "set spec.parity.samples to inputs for which all elements are finite"
+    )
     blank = next(item for cause, item in reported.items() if "throughout" in cause)
     assert (blank["severity"], blank["reason"]) == ("warning", Reason.NOTHING_COMPARED)
     assert "output 'y' is NaN or infinite throughout in every golden sample" in blank["cause"]
@@ -157,6 +160,27 @@ def test_outputs_that_are_all_nan_prove_nothing(place: Workplace) -> None:
     stage, refused = place.prepare(place.task(place.put("model.onnx", model)))
     assert (stage, refused.report.reason) == ("golden", Reason.NOTHING_COMPARED)
     assert "no output has a finite element in any golden sample (y)" in refused.message
+
+
+def test_outputs_that_are_all_nan_may_be_accepted_by_name(place: Workplace) -> None:
+    model = broken.not_finite()
+    del model.graph.output[1]
+    accepted = OutputTolerance(name="y", accept_unjudged=True)
+    task = place.task(place.put("model.onnx", model), outputs=(accepted,))
+    place.complete(task)
+    causes = [finding["cause"] for finding in place.stage("golden", task).full["findings"]]
+    assert causes[-1] == (
+        "output 'y' is NaN or infinite throughout in every golden sample, so only its type and shape can be compared,"
+        " which spec.parity.outputs accepts"
+    )
+
+
+def test_a_lower_precision_may_be_asked_for_though_an_accepted_output_is_nan(
+    place: Workplace,
+) -> None:
+    accepted = OutputTolerance(name="y", accept_unjudged=True)
+    uri = place.put("model.onnx", broken.not_finite())
+    place.complete(place.task(uri, outputs=(accepted,), precision="INT8"))
 
 
 # fault: Outputs | one output is NaN in all golden samples, and a lower precision is asked for | stage `quantize`:

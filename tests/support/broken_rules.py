@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from enginewright_runtime.rules.types import DECLARE_OUTPUTS
 from onnx import (
     ModelProto,
     NodeProto,
@@ -278,6 +279,8 @@ BROKEN = (
         [Y], opset=18), "'x' (optional)", refused=False),
     Broken("no-servable-output", broken.sequence_output, "'y' (sequence)", refused=False),
     Broken("no-servable-output", zipmap, "'y' (sequence)", refused=False),
+    Broken("no-servable-output", lambda: build([N("Relu", ["x"], ["y"])], [X], []),
+           "its graph declares no outputs", refused=False, remedy=DECLARE_OUTPUTS),
     Broken("no-servable-output", broken.halves_and_strings,
            "'half' (bfloat16 beside the strings of input 's')", refused=False),
     Broken("external-data-outside", lambda: broken.external("../w.bin"), "w ('../w.bin')"),

@@ -6,7 +6,13 @@ from typing import Any, Final
 
 import pytest
 from enginewright_contract.execution import Driver, Execution, PlacementFacts
-from enginewright_contract.manifest import OutputParity, Partition, TensorSpec, UnjudgedParts
+from enginewright_contract.manifest import (
+    OutputParity,
+    Partition,
+    TensorSpec,
+    UnjudgedParts,
+    VaryingOutput,
+)
 from enginewright_contract.measurements import PROBING_SECONDS
 from enginewright_contract.processors import Feature, Processor
 from enginewright_contract.reasons import Reason
@@ -654,6 +660,43 @@ def test_outputs_without_elements_are_named(
     if reason is not None:
         assert "'boxes'" in golden.message
         assert "was compared" in golden.message
+
+
+# fault: Outputs | an output without elements in all golden samples, which the spec accepts by name |
+#   the pod serves; check `golden` and ParityVerified (Unknown) name it | first golden inference
+@pytest.mark.parametrize(
+    ("accepted", "compared", "precision", "state", "reason"),
+    [
+        ({"boxes"}, 0, None, "ok", Reason.PARITY_UNKNOWN),
+        ({"scores"}, 0, None, "unknown", Reason.NOTHING_COMPARED),
+        ({"boxes"}, 1, "FP16", "ok", Reason.PARITY_UNKNOWN),
+        ({"boxes"}, 1, None, "ok", Reason.NOTHING_COMPARED),
+    ],
+    ids=["all outputs", "another output", "one, in a lower precision", "one"],
+)
+def test_outputs_without_elements_may_be_accepted_by_name(
+    accepted: set[str], compared: int, precision: str | None, state: str, reason: Reason
+) -> None:
+    outputs = tuple(OutputTolerance(name=name, accept_unjudged=True) for name in accepted)
+    recipe = MANIFEST.recipe.model_copy(update={"outputs": outputs})
+    made = MANIFEST.model_copy(update={"recipe": recipe, "precision": precision})
+    results = GoldenResults(made, 1)
+    empty = frozenset({"boxes"})
+    outcome = present(results.add(ProbeResult("s0", 0.01, 0.0, compared=compared, empty=empty)))
+    assert (outcome.state, outcome.reason) == (state, reason)
+    assert "no element of output 'boxes' was compared" in outcome.message
+    said = "spec.parity.outputs accepts that of 'boxes'" in outcome.message
+    assert said is (accepted == {"boxes"})
+
+
+def test_outputs_that_vary_are_not_accepted_as_ones_without_elements() -> None:
+    outputs = (OutputTolerance(name="boxes", accept_unjudged=True),)
+    recipe = MANIFEST.recipe.model_copy(update={"outputs": outputs})
+    varying = (VaryingOutput(name="noise"),)
+    results = GoldenResults(MANIFEST.model_copy(update={"recipe": recipe, "varying": varying}), 1)
+    empty = frozenset({"boxes"})
+    outcome = present(results.add(ProbeResult("s0", 0.01, 0.0, compared=0, empty=empty)))
+    assert (outcome.state, outcome.reason) == ("unknown", Reason.NOTHING_COMPARED)
 
 
 UNJUDGED: Final = OutputParity(

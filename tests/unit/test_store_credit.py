@@ -1,6 +1,7 @@
 """Proofs belong to bytes: what another pipeline left under a key is not credited, and is replaced unless it is equal."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +21,7 @@ from tests.support.store_process import FILES, manifest
 from tests.unit.test_store_volume import KEY, content
 
 ONE, TWO = "1" * 64, "2" * 64
+ASIDE = "a" * 64
 
 
 @pytest.fixture
@@ -88,6 +90,26 @@ def test_another_job_of_the_same_pipeline_keeps_the_first_artefact(
     publish(root, tmp_path / "a", ONE, b"first")
     assert publish(root, tmp_path / "b", ONE, b"second") is True
     assert read(root, tmp_path / "artifact") == {b"f"}
+
+
+def test_what_must_stay_stays_and_what_differs_is_stored_aside(root: Path, tmp_path: Path) -> None:
+    publish(root, tmp_path / "a", ONE, b"old")
+    aside = credit.Aside(ASIDE, partial(manifest, ASIDE))
+    folder = content(tmp_path / "b", b"new")
+    files = {name: folder / Path(name).name for name in FILES}
+
+    def publish_new() -> tuple[Manifest, bool]:
+        describe = partial(manifest, KEY)
+        return credit.publish(Store(root), KEY, files, describe, TWO, lambda: aside)
+
+    made, cached = publish_new()
+    assert (made.key, cached) == (ASIDE, False)
+    assert read(root, tmp_path / "artifact") == {b"o"}
+    assert is_credited(root, ONE)
+    assert not is_credited(root, TWO)
+    assert credit.is_credited(Store(root), made, TWO)
+    again, cached = publish_new()
+    assert (again.key, cached) == (ASIDE, True)
 
 
 @pytest.mark.parametrize(

@@ -318,7 +318,7 @@ class OutputToleranceSpec(ApiModel):
     """Absolute tolerance, as a number in quotes."""
 
     accept_unjudged: bool = False
-    """Whether parts of the output that do not vary enough on the golden samples to be judged are accepted. If not, ParityVerified is Unknown while they serve, and a spec.precision in which there are any is refused with ParityUnknown."""
+    """Whether parts of the output that do not vary enough on the golden samples to be judged are accepted. If not, ParityVerified is Unknown while they serve, and a spec.precision in which there are any is refused with ParityUnknown. An output that is empty, NaN or infinite in every golden sample is accepted likewise; ParityVerified stays Unknown if it is the only output, or has a lower precision."""
 
 
 class ParitySpec(ApiModel):

@@ -1,17 +1,19 @@
 """Finds what the store already has of a model that is to be prepared, and reports it.
 
 A later release may refuse what an earlier one prepared under the same key. So only artefacts that
-this pipeline is credited with skip the stages, see `store.credit`.
+this pipeline is credited with skip the stages, see `store.credit`. In a bucket that another cluster uses, what
+that one's release has made in another way stays, and what this one makes has a key with its cluster in it.
 """
 
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from enginewright_contract.base import TEXT_LENGTH
-from enginewright_contract.keys import compute_prepared_keys
+from enginewright_contract.keys import compute_prepared_key, compute_prepared_keys
 from enginewright_contract.manifest import Change, Manifest
 from enginewright_contract.reasons import Fault, Reason
 from enginewright_contract.report import Published
@@ -26,6 +28,15 @@ from enginewright_runtime.store import Store, credit, open_store
 
 _log: Final = logging.getLogger(__name__)
 _FOLDER: Final = "stored"  # golden samples, from the store
+_CLUSTER: Final = "cluster"  # in what enters a key; no name of a sample, step or library
+
+
+@dataclass(frozen=True)
+class StorePlace:
+    """Where a prepared model is stored."""
+
+    key: str
+    content: dict[str, str]  # that enters the key, beside the model and its recipe
 
 
 def keys_of(task: PrepareTask, digest: str, data: Mapping[str, str]) -> tuple[str, ...]:
@@ -41,11 +52,25 @@ def content_of(task: PrepareTask, data: Mapping[str, str]) -> dict[str, str]:
     return {**data, **key_data(task.recipe.extensions)}
 
 
+def find_own_place(task: PrepareTask, digest: str, data: Mapping[str, str]) -> StorePlace | None:
+    """Return where the task's cluster keeps what differs from another's, None if its store is no bucket; see `keys_of`."""
+    if task.cluster is None:
+        return None
+    content = content_of(task, data) | {_CLUSTER: task.cluster}
+    return StorePlace(compute_prepared_key(digest, task.recipe, content), content)
+
+
+def _list_keys(task: PrepareTask, digest: str, data: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the keys under which the store may have the prepared model, the first to be tried at the end."""
+    own = find_own_place(task, digest, data)
+    return (*keys_of(task, digest, data), *([own.key] if own else []))
+
+
 def find_intact(
     task: PrepareTask, digest: str, data: Mapping[str, str], paths: Paths
 ) -> Published | None:
     """Return what the store has of a prepared model, if it is whole; arguments as of `keys_of`."""
-    return _find(open_store(paths), keys_of(task, digest, data), data, paths, lambda _: True)
+    return _find(open_store(paths), _list_keys(task, digest, data), data, paths, lambda _: True)
 
 
 def _find(
@@ -96,7 +121,7 @@ def find_passed(
     store = open_store(paths)
     return _find(
         store,
-        keys_of(task, digest, data),
+        _list_keys(task, digest, data),
         data,
         paths,
         lambda manifest: credit.is_credited(store, manifest, pipeline),

@@ -1,6 +1,6 @@
 """Publishes the prepared model to the store and reports its facts."""
 
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -40,7 +40,8 @@ from enginewright_runtime.session.base import distribution
 from enginewright_runtime.session.extensions import bundled
 from enginewright_runtime.session.extensions.libraries import BUNDLED, files_of
 from enginewright_runtime.session.processing.chain import connect
-from enginewright_runtime.store import Store, credit, open_store
+from enginewright_runtime.store import Store, credit, open_medium, open_store
+from enginewright_runtime.store.clusters import is_shared
 
 _GOLDEN: Final = (f"{GOLDEN_FOLDER}/{INPUTS}", f"{GOLDEN_FOLDER}/{OUTPUTS}")
 _EXPECTED: Final = f"{GOLDEN_FOLDER}/{EXPECTED}"
@@ -55,7 +56,14 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     quantized = Quantized.read(paths.work)
     data = _data(fetched, paths)
     store = open_store(paths)
-    key = _key(store, in_store.keys_of(task, fetched.model_digest, data))
+    common = in_store.StorePlace(
+        _key(store, in_store.keys_of(task, fetched.model_digest, data)),
+        in_store.content_of(task, data),
+    )
+    own_place = in_store.find_own_place(task, fetched.model_digest, data)
+    place, aside = common, own_place
+    if own_place is not None and _exists(store, own_place.key):
+        place, aside = own_place, None
 
     served = paths.work / quantized.folder
     model = graphs.parse(served / MODEL_NAME)
@@ -68,12 +76,12 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
         own = signature_of(served / MODEL_NAME, validated, task.recipe)
         return connect(validated.steps, own).signature() if own and validated.steps else own
 
-    def describe(files: tuple[ArtifactFile, ...]) -> Manifest:
+    def describe(at: in_store.StorePlace, files: tuple[ArtifactFile, ...]) -> Manifest:
         return Manifest(
-            key=key,
+            key=at.key,
             model_digest=fetched.model_digest,
             recipe=task.recipe,
-            data=in_store.content_of(task, data),
+            data=at.content,
             model=f"{MODEL_FOLDER}/{MODEL_NAME}",
             files=files,
             opset=quantized.opset,
@@ -117,16 +125,28 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
             f"{folder}/{path.relative_to(paths.work / folder)}": path
             for path in _files(paths.work / folder)
         }
-    manifest, cached = credit.publish(store, key, files, describe, task.pipeline)
+
+    def find_aside() -> credit.Aside | None:
+        if aside is None or task.cluster is None:
+            return None
+        shared = is_shared(open_medium(paths), task.cluster)
+        return credit.Aside(aside.key, partial(describe, aside)) if shared else None
+
+    manifest, cached = credit.publish(
+        store, place.key, files, partial(describe, place), task.pipeline, find_aside
+    )
     manifest = manifest.model_copy(update={"signature": manifest.signature or signature()})
     pushed = oci.push(paths, store, manifest)
     state = "the store already had" if cached else "published"
+    apart = (
+        "" if manifest.key == common.key else f", apart from another cluster's {common.key[:12]}"
+    )
     made = in_store.report_prepared(manifest, paths.work / _GOLDEN[1], data, cached=cached)
     return StageReport(
         stage="publish",
         ok=True,
         message=pushed.describe(
-            f"{state} prepared model {key[:12]}, {format_bytes(made.size_bytes)}"
+            f"{state} prepared model {manifest.key[:12]}, {format_bytes(made.size_bytes)}{apart}"
         ),
         published=pushed.annotate(made),
         facts={"manifest": manifest.model_dump(mode="json")},
@@ -135,16 +155,17 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 
 def _key(store: Store, keys: tuple[str, ...]) -> str:
     """Return the first key, unless there is an artefact, even a damaged one, under an earlier version's key."""
-    for earlier in keys[1:]:
-        try:
-            exists = store.find(earlier) is not None
-        except StageFailure as failure:
-            if failure.reason is not Reason.ARTIFACT_CORRUPT:
-                raise
-            exists = True
-        if exists:
-            return earlier
-    return keys[0]
+    return next((earlier for earlier in keys[1:] if _exists(store, earlier)), keys[0])
+
+
+def _exists(store: Store, key: str) -> bool:
+    """Return whether there is an artefact, even a damaged one."""
+    try:
+        return store.find(key) is not None
+    except StageFailure as failure:
+        if failure.reason is not Reason.ARTIFACT_CORRUPT:
+            raise
+        return True
 
 
 def _data(fetched: Fetched, paths: Paths) -> dict[str, str]:

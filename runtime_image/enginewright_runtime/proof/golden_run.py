@@ -90,6 +90,7 @@ class GoldenRun:
     max_abs_error: float | None = None  # of the first comparison, if there were numbers
     varying: tuple[VaryingOutput, ...] = ()  # outputs that differ between runs
     warnings: tuple[str, ...] = ()
+    not_finite: tuple[str, ...] = ()  # which outputs are not, in how many values
 
 
 def run_reference(
@@ -135,7 +136,7 @@ def _run_reference(
             warnings.append(
                 f"golden sample {name!r} is dropped: its outputs ({format_bytes(size)}) are too large"
             )
-    warnings += _not_finite(signature, outputs)  # not of the drawn ones beside them
+    not_finite = _find_not_finite(signature, outputs)  # not of the drawn ones beside them
     as_run = run_natural(
         partial(run_sample, runner, signature), of_nature if outputs else {}, natural.images
     )
@@ -166,6 +167,7 @@ def _run_reference(
         level=level,
         varying=tuple(varying),
         warnings=tuple(warnings),
+        not_finite=not_finite,
     )
 
 
@@ -336,15 +338,15 @@ def run_sample(runner: Runner, signature: Signature, feeds: Mapping[str, NDArray
     return dict(zip(names, runner.run(names, ready), strict=True))
 
 
-def _not_finite(signature: Signature, outputs: dict[str, Arrays]) -> list[str]:
-    warnings = []
+def _find_not_finite(signature: Signature, outputs: dict[str, Arrays]) -> tuple[str, ...]:
+    sentences = []
     for name, arrays in outputs.items():
         for output, array in arrays.items():
             if signature.outputs[output].datatype is BF16 or array.dtype.kind != "f":
                 continue
             if count := int(np.count_nonzero(~np.isfinite(array))):
-                warnings.append(
+                sentences.append(
                     f"output {output!r} of golden sample {name!r} has {count} NaN or infinite values"
                     f" of {array.size}"
                 )
-    return warnings
+    return tuple(sentences)

@@ -210,7 +210,8 @@ UNSERVED_TYPE: Final = Rule(
 )
 NO_OUTPUT: Final = Rule(
     "no-servable-output",
-    "models whose outputs are all sequences, maps or other non-tensors, or bfloat16 beside inputs of strings",
+    "models without outputs, or whose outputs are all sequences, maps or other non-tensors, or bfloat16 beside inputs of"
+    " strings",
     "export it with tensors as inputs and outputs (of scikit-learn models: options={'zipmap': False}),"
     " beside strings with float32 instead of bfloat16",
     _PROTOCOL,

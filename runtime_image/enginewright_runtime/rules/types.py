@@ -18,6 +18,10 @@ SERVED: Final = frozenset(
 )
 # operators on strings only; TfIdfVectorizer also accepts integers, so its inputs decide
 _STRING_OPERATORS: Final = ("StringNormalizer", "StringConcat", "StringSplit", "RegexFullMatch")
+DECLARE_OUTPUTS: Final = (
+    "declare the tensors that clients are to get as outputs of the graph: in PyTorch return them from forward, in the"
+    " file append them to graph.output"
+)
 _DOUBLE: Final = {
     "tensorrt": "casts float64 down to float32",
     "tensorrt-rtx": "casts float64 down to float32",
@@ -33,6 +37,11 @@ def inputs_not_served(subject: Subject) -> Hit | None:
 
 def no_output_served(subject: Subject) -> Hit | None:
     """Find a model without any output that a response can carry."""
+    if not subject.outputs:
+        return Hit(
+            "the model cannot be served: its graph declares no outputs",
+            remedy=DECLARE_OUTPUTS,
+        )
     names = _outputs_not_served(subject)
     if len(names) < len(subject.outputs):
         return None

@@ -198,7 +198,8 @@ def read_signature(
         else:
             left_out.append(f"{arg.name} ({arg.type})")
     if not given:
-        raise SignatureError(f"no output is a tensor that can be served: {', '.join(left_out)}")
+        what = f": {', '.join(left_out)}" if left_out else ": the graph declares none"
+        raise SignatureError(f"no output is a tensor that can be served{what}")
     several = tuple(_bounds_of(profile, taken) for profile in profiles if len(profiles) > 1)
     return Signature(taken, given, tuple(left_out), several)
 

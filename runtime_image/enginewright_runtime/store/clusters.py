@@ -27,13 +27,19 @@ def record_use(medium: Medium, cluster: str) -> None:
             medium.put(name, _MARK)
 
 
+def is_shared(medium: Medium, cluster: str) -> bool:
+    """Return whether another cluster uses the store; raises StageFailure: StoreUnavailable."""
+    with available():
+        return bool(_list_others(medium, cluster))
+
+
 def refuse_shared(medium: Medium, task: CollectTask) -> None:
     """Record the task's cluster, if any; raise StageFailure, StoreShared, if another one may need what it removes."""
     if task.cluster is not None:
         medium.put(f"{CLUSTERS}/{task.cluster}", _MARK)
     if task.dry_run or (task.max_age_seconds is None and task.max_bytes is None):
         return
-    others = [record for record in medium.records(CLUSTERS) if _cluster(record) != task.cluster]
+    others = _list_others(medium, task.cluster)
     if len(others) > (1 if task.cluster is None else 0):
         raise StageFailure(
             Reason.STORE_SHARED,
@@ -45,6 +51,10 @@ def release(medium: Medium, cluster: str) -> bool:
     """Forget a cluster; return whether it used this store."""
     marks = [record for record in medium.records(CLUSTERS) if _cluster(record) == cluster]
     return bool(marks) and all(medium.remove_record(mark) for mark in marks)
+
+
+def _list_others(medium: Medium, cluster: str | None) -> list[Leftover]:
+    return [record for record in medium.records(CLUSTERS) if _cluster(record) != cluster]
 
 
 def _cluster(mark: Leftover) -> str:

@@ -6,12 +6,16 @@ pipeline is credited with an artefact if it made it, or made and proved an equal
 pipeline and the exact manifest, whose digests name the files. What another pipeline, an import or a copy of
 a store left under the key has no credit. It stays if its files are the ones that this pipeline has just made
 and proved; otherwise they replace it. A replaced artefact, and a lost record, cost one run of the stages.
+
+In a bucket that several clusters use, whose operators may be of different releases, what another one may serve
+is not replaced: two that did so would prepare for ever. What differs is stored aside, under a key of its own.
 """
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from enginewright_contract.keys import sha256_text
 from enginewright_contract.manifest import ArtifactFile, Manifest
@@ -49,24 +53,45 @@ _RECORDED_LATER: Final = frozenset(
 )
 
 
+Describe: TypeAlias = Callable[[tuple[ArtifactFile, ...]], Manifest]
+
+
+@dataclass(frozen=True)
+class Aside:
+    """Another key, for what differs from an artefact that stays."""
+
+    key: str
+    describe: Describe
+
+
 def publish(
     store: Store,
     key: str,
     files: Mapping[str, Path],
-    describe: Callable[[tuple[ArtifactFile, ...]], Manifest],
+    describe: Describe,
     pipeline: str | None,
+    find_aside: Callable[[], Aside | None] | None = None,
 ) -> tuple[Manifest, bool]:
     """Store what a pipeline has made and proved, as `Store.publish`, and credit it with what the store then has.
 
-    Without a pipeline there is no credit.
+    Without a pipeline there is no credit. `find_aside` returns where to store it if an artefact that differs must stay,
+    and None if that is replaced.
     """
+    asides: list[Aside] = []
 
     def keeps(present: Manifest, made: Manifest) -> bool:
         # another Job of this pipeline may have made other bytes: of outputs that vary, or an engine
         is_ours = pipeline is not None and is_credited(store, present, pipeline)
-        return is_ours or is_equal(present, made)
+        if is_ours or is_equal(present, made):
+            return True
+        aside = find_aside() if find_aside is not None else None
+        asides[:] = [] if aside is None else [aside]
+        return aside is not None
 
     manifest, cached = store.publish(key, files, describe, keeps)
+    if cached and asides:
+        (aside,) = asides
+        return publish(store, aside.key, files, aside.describe, pipeline)
     if pipeline is not None:
         _give_credit(store, manifest, pipeline)
     return manifest, cached

@@ -1,12 +1,11 @@
 """Whether the outputs of one server process agree, from its golden inferences. Pure."""
 
-from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from typing import Final
 
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import Reason
-from enginewright_contract.unjudged import Unjudged
+from enginewright_contract.unjudged import Unjudged, list_accepted
 from enginewright_runtime.core.logs import format_count
 
 from enginewright_serving.sidecar.checks import CheckResult
@@ -26,6 +25,7 @@ class GoldenResults:
         self._manifest = manifest
         self._samples = samples
         self.unjudged = Unjudged.of_artefact(manifest)
+        self._accepted = list_accepted(manifest.recipe)
         self._last: dict[str, ProbeResult] = {}  # by sample
         self._paired: dict[str, ProbeResult] = {}  # likewise, in a batch with other inputs
         self._failing = 0  # in a row that the server could not run
@@ -59,26 +59,42 @@ class GoldenResults:
             return CheckResult.as_failed(Reason.PARITY_FAILED, wrong)
         if len(self._last) < self._samples:
             return CheckResult.as_unknown("not all golden samples have run yet")
-        blank = _describe_empty(self._last.values())
-        if not any(result.compared for result in self._last.values()):
+        empty = frozenset.intersection(*(result.empty for result in self._last.values()))
+        blank = _describe_empty(empty)
+        nothing = not any(result.compared for result in self._last.values())
+        if nothing and not self._accepts_all(empty):
             return CheckResult.as_unknown(blank or _ALL_VARY, Reason.NOTHING_COMPARED)
         right = f"{format_count(self._samples, 'golden sample')} passed"
         spread = [output.name for output in self._manifest.varying or () if output.spreads]
         if spread:
             right += f"; compared in distribution: {', '.join(spread)}"
-        if unjudged := self.unjudged.cause:  # it stays ok: nothing is known to be wrong
+        accepted = empty & self._accepted
+        # in a lower precision, or alone, an output that nothing judges leaves parity unknown, though it is accepted
+        unproven = bool(accepted) and (nothing or self._manifest.precision is not None)
+        if accepted:
+            blank += f"; spec.parity.outputs accepts that of {_quote(accepted)}"
+        unjudged = self.unjudged.cause
+        if unjudged or unproven:  # it stays ok: nothing is known to be wrong
             said = "; ".join(filter(None, (right, unjudged, blank)))
             return CheckResult("ok", Reason.PARITY_UNKNOWN, said)
         if blank:  # it stays ok: clients get the other outputs, which agree
             return CheckResult("ok", Reason.NOTHING_COMPARED, f"{right}; {blank}")
         return CheckResult.as_ok(right)
 
+    def _accepts_all(self, empty: frozenset[str]) -> bool:
+        """Return whether all that was not compared are these outputs, and the spec accepts them."""
+        varies = any(not output.spreads for output in self._manifest.varying or ())
+        return bool(empty) and empty <= self._accepted and not varies
 
-def _describe_empty(results: Collection[ProbeResult]) -> str:
-    """Return which outputs had no finite element in any sample, "" if there are none."""
-    names = sorted(frozenset.intersection(*(result.empty for result in results)))
+
+def _describe_empty(names: AbstractSet[str]) -> str:
+    """Return that these outputs had no finite element in any sample, "" without any."""
     return (
-        f"no element of output {', '.join(map(repr, names))} was compared: no golden sample has a finite one"
+        f"no element of output {_quote(names)} was compared: no golden sample has a finite one"
         if names
         else ""
     )
+
+
+def _quote(names: AbstractSet[str]) -> str:
+    return ", ".join(map(repr, sorted(names)))

@@ -38,7 +38,7 @@ from enginewright_runtime.prepare.golden.blank import Blank, count_blank
 from enginewright_runtime.prepare.golden.calibration_samples import read_calibration
 from enginewright_runtime.prepare.golden.redrawing import draw_others
 from enginewright_runtime.prepare.quantize.existing import existing
-from enginewright_runtime.prepare.quantize.saturation import reference_level
+from enginewright_runtime.prepare.quantize.saturation import find_reference
 from enginewright_runtime.prepare.quantize.widening import emulate
 from enginewright_runtime.proof.definition import try_definition
 from enginewright_runtime.proof.golden_inputs import (
@@ -68,8 +68,10 @@ from enginewright_runtime.session.arrays import map_arrays, read_arrays, write_a
 
 _log: Final = logging.getLogger(__name__)
 PREFIX: Final = "golden-"  # of temporary files beside the models, removed at the end
+EXACT: Final = f"{PREFIX}exact.onnx"
 # fields of a recipe that affect the reference run and the comparison of outputs
 _KEY_FIELDS: Final = {"max_ir_version", "rtol", "atol", "outputs"}
+_GIVE_FINITE: Final = "set spec.parity.samples to inputs for which all elements are finite"
 
 # Where the golden outputs come from; nothing proves a converted model that is compared with itself.
 Origin = Literal["source", "standard", "definition", "emulation", "expected", "itself"]
@@ -286,9 +288,9 @@ class _GoldenFiles:
     ) -> dict[str, str]:
         """Run a model, or a copy `of` one, on the CPU provider; return errors of refused samples."""
         _log.info("running the golden samples on backend cpu")
-        self._made.model = model
+        exact, level = find_reference(model, self._recipe, EXACT)
+        self._made.model = exact
         inputs, expected = self._folder / INPUTS, self._folder / EXPECTED
-        level = reference_level(model, self._recipe)
         of_nature = NaturalInputs(tuple(sample.name for sample in natural.samples), natural.images)
         outcome = shared_results.run_shared(
             Call(run_reference, "running the golden inputs on backend cpu", Limits.of_model()),
@@ -304,7 +306,7 @@ class _GoldenFiles:
                 },
                 files=(inputs, self._folder / OUTPUTS),
             ),
-            model,
+            exact,
             self._folder,
             self._recipe,
             self._precision,
@@ -318,6 +320,8 @@ class _GoldenFiles:
             self._made.parity = list(outcome.parity)
             self._made.level, self._made.lowered = outcome.level, outcome.lowered
         self._made.varying = outcome.varying
+        for text in outcome.not_finite:
+            self._made.warn(text, remedy=_GIVE_FINITE)
         for text in outcome.warnings:
             self._made.warn(text)
         return dict(outcome.refused)

@@ -14,6 +14,7 @@ from enginewright_contract.manifest import MODEL_NAME, NodeCost
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import StageReport
 from enginewright_contract.task import PrepareTask, Recipe
+from enginewright_contract.unjudged import list_accepted
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import (
@@ -31,9 +32,15 @@ from enginewright_runtime.core.scratch import scratch
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.golden.blank import find_blank
 from enginewright_runtime.prepare.golden.expected import judge_expected
-from enginewright_runtime.prepare.golden.reference import ORIGIN_NAMES, PREFIX, make, runnable
+from enginewright_runtime.prepare.golden.reference import (
+    EXACT,
+    ORIGIN_NAMES,
+    PREFIX,
+    make,
+    runnable,
+)
 from enginewright_runtime.prepare.quantize.existing import existing
-from enginewright_runtime.prepare.quantize.saturation import reference_level
+from enginewright_runtime.prepare.quantize.saturation import find_reference
 from enginewright_runtime.proof import costs
 from enginewright_runtime.proof.golden_run import (
     EXPECTED,
@@ -129,17 +136,18 @@ class _Golden:
         )
 
     def _judge_numbers(self) -> None:
-        """Refuse golden outputs without a number, such as a detector's boxes in noise; warn of single ones."""
+        """Refuse golden outputs without a number, such as a detector's boxes in noise; warn of single and accepted ones."""
         dtypes = {spec.name: spec.dtype for spec in Validated.read(self._work).outputs}
         outputs = map_arrays(self._folder / OUTPUTS)
         blank = find_blank(outputs, dtypes)
         names = {key.partition("/")[2] for key in outputs}
-        if len(blank) == len(names):
+        accepted = list_accepted(self._recipe)
+        if len(blank) == len(names) and not accepted.issuperset(names):
             raise StageFailure(
                 Reason.NOTHING_COMPARED,
                 f"no output has a finite element in any golden sample ({', '.join(blank)}), so any other"
                 " model's outputs would pass for right",
-                remedy=_GIVE_SAMPLES,
+                remedy=f"{_GIVE_SAMPLES}; or accept it by acceptUnjudged in spec.parity.outputs",
             )
         for name in blank:
             empty = not any(
@@ -147,6 +155,8 @@ class _Golden:
             )
             what = "is empty" if empty else "is NaN or infinite throughout"
             cause = f"output {name!r} {what} in every golden sample, so only its type and shape can be compared"
+            if name in accepted:
+                cause += ", which spec.parity.outputs accepts"
             self._made.warn(cause, Reason.NOTHING_COMPARED, _GIVE_SAMPLES)
 
     def _measure_parts(self) -> None:
@@ -190,8 +200,9 @@ class _Golden:
     def _run_judged(
         self, backend: str, compared_with: ComparedWith, *, rounding: bool = False
     ) -> GoldenRun:
+        model, level = find_reference(self._converted, self._recipe, EXACT)
         outcome = JudgedRun(
-            model=self._converted,
+            model=model,
             backend=backend,
             files=GoldenFiles.of(self._folder),
             recipe=self._recipe,
@@ -200,7 +211,7 @@ class _Golden:
             source_precision=self._precision,
             rounding=rounding,
             varying=self._made.varying,
-            level=reference_level(self._converted, self._recipe),
+            level=level,
         ).run()
         if outcome.refusal:
             raise StageFailure(

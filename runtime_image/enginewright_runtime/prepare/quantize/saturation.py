@@ -13,6 +13,7 @@ from enginewright_contract.task import Recipe
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.prepare.quantize.exact_products import make_exact
 from enginewright_runtime.prepare.quantize.existing import existing
 from enginewright_runtime.prepare.quantize.forms import REDUCED_INT8
 from enginewright_runtime.session import processor
@@ -51,13 +52,16 @@ def _exceeds(tensor: TensorProto, folder: Path) -> bool:
     return bool(greatest > REDUCED_INT8.high or int(least) < np.int64(REDUCED_INT8.low))
 
 
-def reference_level(model: Path, recipe: Recipe) -> str | None:
-    """Return the level of graph optimization at which a quantized source is a reference for a device, unless any is.
+def find_reference(model: Path, recipe: Recipe, name: str) -> tuple[Path, str | None]:
+    """Return what is a reference of a quantized source for a device, and at which level of graph optimization, or None if at any.
 
     Devices sum products exactly. Without VNNI this processor does so only where quantized operators run in single
-    precision: above BASIC, ONNX Runtime replaces QuantizeLinear and DequantizeLinear by kernels that saturate.
+    precision, as QuantizeLinear and DequantizeLinear do at BASIC, or multiply equal types: operators on integers do so
+    in a copy, `name` beside the model.
     """
     is_exact = processor.read().exact_products is not False
     if is_exact or recipe.backend not in DEVICE_BACKENDS:
-        return None
-    return _UNFUSED if saturable(graphs.parse(model), model.parent, "cpu") else None
+        return model, None
+    if not saturable(graphs.parse(model), model.parent, "cpu"):
+        return model, None
+    return make_exact(model, name), _UNFUSED

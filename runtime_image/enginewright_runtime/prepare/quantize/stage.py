@@ -12,7 +12,7 @@ from enginewright_contract.precisions import why_unsupported
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding, StageReport, name_nodes
 from enginewright_contract.task import Precision, PrepareTask, Recipe
-from enginewright_contract.unjudged import Unjudged
+from enginewright_contract.unjudged import Unjudged, list_accepted
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import (
@@ -300,10 +300,10 @@ class _Quantization:
             )
 
     def _find_blank(self, made: QuantizedModel) -> str | None:
-        """Return why a candidate's parity is unknown: an output of which no element could be compared."""
+        """Return why a candidate's parity is unknown: an output of which no element could be compared, unless that is accepted."""
         # outputs that vary and have no distribution are not compared anywhere
         compared = {output.name for output in made.outputs}
-        compared |= {output.name for output in self._golden.varying}
+        compared |= {output.name for output in self._golden.varying} | list_accepted(self._recipe)
         blank = [spec.name for spec in self._converted.outputs if spec.name not in compared]
         if not blank:
             return None

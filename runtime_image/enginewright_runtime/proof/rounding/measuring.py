@@ -132,11 +132,10 @@ def _write(
             except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class
                 causes.append(f"sample {sample!r} is refused: {plain(str(error))}")
             else:
-                strange = _find_strange(axes, arrays, emulated, dtypes)
                 causes += [
-                    f"output {name!r} of sample {sample!r} {why}" for name, why in strange.items()
+                    f"output {name!r} of sample {sample!r} {why}"
+                    for name, why in _find_strange(axes, arrays, emulated, dtypes).items()
                 ]
-                emulated = {name: array for name, array in emulated.items() if name not in strange}
         builder.add(arrays, emulated)
     write_parts(folder / PARTS, builder.build())
     return causes[0] if causes else None
@@ -148,7 +147,7 @@ def _find_strange(
     emulated: Arrays,
     dtypes: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return the outputs whose differences are not rounding, and what they have."""
+    """Return the outputs with differences that are not rounding, and what they have: of those the error is infinite."""
     strange: dict[str, str] = {}
     for name in names:
         want, have = expected[name], emulated[name]

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import Reason
@@ -12,6 +12,7 @@ from enginewright_contract.signature import TensorText
 from enginewright_contract.task import ServeTask
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
+from enginewright_runtime.proof.parity.parts import Parts, read_parts
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.driver import Device
 from enginewright_runtime.session.runner import Runner
@@ -86,9 +87,16 @@ def _no_memory(backend: str, device: Device, text: str) -> StageFailure:
     return StageFailure(Reason.OUT_OF_MEMORY, cause, remedy=remedy)
 
 
+class Golden(NamedTuple):
+    """The golden samples of an artefact."""
+
+    samples: list[GoldenSample]
+    parts: Parts | None  # what is expected of the parts of their outputs
+
+
 def read_model(
     task: ServeTask, artifact: Path, manifest: Manifest, loaded: loading.LoadedModel
-) -> tuple[Signature, list[GoldenSample]]:
+) -> tuple[Signature, Golden]:
     """Return the signature and the golden samples of a loaded artefact; raise StageFailure if they are unusable."""
     try:
         signature = read_signature(
@@ -100,6 +108,8 @@ def read_model(
         samples = read_samples(
             artifact / manifest.golden_inputs, artifact / manifest.golden_outputs, signature
         )
+        path = manifest.golden_parts
+        parts = read_parts(artifact / path) if path else None
     except SignatureError as error:
         raise StageFailure(Reason.INVALID_MODEL, f"model {task.model!r}: {error}") from error
     except ProfileError as error:
@@ -108,7 +118,7 @@ def read_model(
         raise StageFailure(
             Reason.ARTIFACT_CORRUPT, f"the golden samples of the artefact are unusable: {error}"
         ) from error
-    return _as_published(signature, manifest), samples
+    return _as_published(signature, manifest), Golden(samples, parts)
 
 
 def _as_published(signature: Signature, manifest: Manifest) -> Signature:
@@ -141,9 +151,9 @@ def open_cache(
 
     def run_all() -> None:
         loaded = load(cache.folder)
-        signature, samples = read_model(task, artifact, manifest, loaded)
+        signature, golden = read_model(task, artifact, manifest, loaded)
         prover = StartupProver(Runner(loaded.session, signature), signature, ComputeBuckets())
-        prover.prove(samples, manifest, progress, steps=True)
+        prover.prove(golden.samples, manifest, progress, steps=True, parts=golden.parts)
 
     progress("compiling the engine's kernels")
     cache.fill(run_all)

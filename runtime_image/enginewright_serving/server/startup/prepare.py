@@ -18,12 +18,10 @@ from enginewright_contract.reasons import Reason
 from enginewright_contract.task import ServeTask
 from enginewright_runtime.core import limits
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.proof.parity.parts import read_parts
 from enginewright_runtime.session import processor
 from enginewright_runtime.session.extensions.verification import verify_libraries
 from enginewright_runtime.session.loading import LoadedModel, ask_device, find
 from enginewright_runtime.session.runner import Runner
-from enginewright_runtime.session.samples import GoldenSample
 from enginewright_runtime.session.signature import Signature
 
 from enginewright_serving.manifest import list_profiles, read_manifest
@@ -49,7 +47,12 @@ from enginewright_serving.server.startup.diagnosis import Diagnosis
 from enginewright_serving.server.startup.embeddings import ServedEmbeddings, find_embeddings
 from enginewright_serving.server.startup.execution import ExecutionReport
 from enginewright_serving.server.startup.input_choice import InputChoice, choose
-from enginewright_serving.server.startup.model_loading import load_session, open_cache, read_model
+from enginewright_serving.server.startup.model_loading import (
+    Golden,
+    load_session,
+    open_cache,
+    read_model,
+)
 from enginewright_serving.server.startup.padding_proof import PaddingProver
 from enginewright_serving.server.startup.proofs import StartupProver
 from enginewright_serving.server.startup.runtime_cache import RuntimeCache
@@ -87,7 +90,7 @@ class _Loaded:
     model: LoadedModel
     cache: RuntimeCache | None  # of kernels, if these are kept
     signature: Signature
-    samples: list[GoldenSample]
+    golden: Golden
     at: float  # when, as `time.monotonic()`
     resident: int  # bytes of the process, before the first run
     on_device: bool
@@ -130,7 +133,7 @@ def prepare(
     if task.embeddings is not None:
         profiles = list_profiles(checked.manifest)
         profiled = {profile.input for inputs in profiles for profile in inputs}
-        embeddings = find_embeddings(task.embeddings, steps, loaded.samples, profiled)
+        embeddings = find_embeddings(task.embeddings, steps, loaded.golden.samples, profiled)
     load_seconds, seconds = loaded.at - began, time.monotonic() - began
     device, placement = checked.device, loaded.model.placement
     memory = device.memory if loaded.on_device else checked.memory
@@ -138,7 +141,9 @@ def prepare(
         signature=loaded.signature,
         runner=loaded.runner if timed.concurrency.runs == 1 else loaded.share(),
         stop_run=loaded.session.stop,
-        diagnosis=Diagnosis(loaded.runner.run, loaded.signature.outputs, loaded.samples, memory),
+        diagnosis=Diagnosis(
+            loaded.runner.run, loaded.signature.outputs, loaded.golden.samples, memory
+        ),
         buckets=loaded.buckets,
         execution=ExecutionReport(
             checked,
@@ -155,7 +160,7 @@ def prepare(
         batches=timed.batches,
         concurrent_runs=timed.concurrency.runs,
         summary=f"{placement.nodes.get(placement.provider, 0)} of {placement.total} nodes on"
-        f" {placement.provider}, {checked.threads} threads, golden samples agree: {len(loaded.samples)},"
+        f" {placement.provider}, {checked.threads} threads, golden samples agree: {len(loaded.golden.samples)},"
         f" loaded in {load_seconds:.1f} s, ready in {seconds:.1f} s",
         steps=steps,
         embeddings=embeddings,
@@ -198,30 +203,27 @@ def _load(
     cache = open_cache(caches, task, artifact, manifest, load, device, progress)
     progress(f"loading the model on backend {task.backend}")
     model = load(cache.folder if cache else None)
-    signature, samples = read_model(task, artifact, manifest, model)
+    signature, golden = read_model(task, artifact, manifest, model)
     at, resident = time.monotonic(), resident_bytes()
     on_device = backend.needs_driver and model.cause is None
-    _, feeds = baseline_feeds(samples, manifest.recipe)
+    _, feeds = baseline_feeds(golden.samples, manifest.recipe)
     inputs = choose(model.session, backend.host_memory() if on_device else None, signature, feeds)
     session = StoppableSession(inputs.session)
     runner, buckets = Runner(session, signature), ComputeBuckets()
     return _Loaded(
-        model, cache, signature, samples, at, resident, on_device, inputs, session, runner, buckets
+        model, cache, signature, golden, at, resident, on_device, inputs, session, runner, buckets
     )
 
 
 def _verify(checked: CheckedArtifact, loaded: _Loaded, progress: Callable[[str], None]) -> float:
     prover = StartupProver(loaded.runner, loaded.signature, loaded.buckets)
-    path = checked.manifest.golden_parts
-    try:
-        parts = read_parts(checked.folder / path) if path else None
-    except (OSError, ValueError) as error:
-        raise StageFailure(
-            Reason.ARTIFACT_CORRUPT, f"the golden samples of the artefact are unusable: {error}"
-        ) from error
     try:
         return prover.prove(
-            loaded.samples, checked.manifest, progress, steps=loaded.on_device, parts=parts
+            loaded.golden.samples,
+            checked.manifest,
+            progress,
+            steps=loaded.on_device,
+            parts=loaded.golden.parts,
         )
     except StageFailure as failure:
         if checked.other_products is None or failure.reason is not Reason.PARITY_FAILED:
@@ -234,7 +236,12 @@ def _time(
     checked: CheckedArtifact, loaded: _Loaded, slowest: float, progress: Callable[[str], None]
 ) -> _Timed:
     """Time batches, the usual run and several runs at a time; `slowest` is the seconds of the slowest run so far."""
-    task, runner, signature, samples = checked.task, loaded.runner, loaded.signature, loaded.samples
+    task, runner, signature, samples = (
+        checked.task,
+        loaded.runner,
+        loaded.signature,
+        loaded.golden.samples,
+    )
     varying, on_cpu = bool(checked.manifest.varying), checked.backend.name == "cpu"
     shapes, feeds = baseline_feeds(samples, checked.manifest.recipe)
     progress("timing batches of requests")
@@ -293,7 +300,7 @@ def _details(
         **({"inputs": inputs.report} if inputs.report else {}),
         "concurrency": timed.concurrency.details(),
         "proofs": {
-            "golden_samples": len(loaded.samples),
+            "golden_samples": len(loaded.golden.samples),
             "slowest_run_seconds": round(timed.slowest, 6),
             "load_seconds": round(load_seconds, 3),
             "ready_seconds": round(seconds, 3),
