@@ -11,7 +11,8 @@ Limits that depend on the model are not included: TensorRT-RTX 1.7.1 has no FP32
 
 from typing import Final
 
-from enginewright_contract.task import Precision
+from enginewright_contract.images import COMPILED_BACKENDS
+from enginewright_contract.task import Precision, Rest
 
 MIN_CAPABILITY: Final[dict[Precision, tuple[int, int]]] = {
     "FP16": (7, 0),
@@ -44,6 +45,13 @@ def why_unsupported(
             f" {compute_capability}"
         )
     return None
+
+
+def why_no_rest(rest: Rest | None, backend: str) -> str | None:
+    """Return why a backend does not run a quantized model whose rest has this precision, as text; None when it does."""
+    if rest is None or backend in COMPILED_BACKENDS:
+        return None
+    return f"backend {backend} runs the rest of a quantized model in FP32 alone"
 
 
 def version(capability: str) -> tuple[int, int]:

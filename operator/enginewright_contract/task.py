@@ -92,6 +92,8 @@ class ShapeProfile(Message):
 
 
 Precision: TypeAlias = Literal["FP32", "FP16", "BF16", "FP8", "INT8"]
+# Precision of what a quantized model does not quantize, unless it is FP32.
+Rest: TypeAlias = Literal["FP16"]
 # Which sums of UINT8 x INT8 products a model must tolerate: only `exact` ones, or `any`, also saturating ones.
 Int8Products: TypeAlias = Literal["any", "exact"]
 
@@ -123,6 +125,7 @@ class Quantization(Message):
     calibration: Calibration | None = None  # without it dynamic quantization, only for backend cpu
     per_channel: bool = True
     max_excluded_share: float = 0.25  # of the quantizable nodes that may stay unquantized
+    rest: Rest | None = None  # for backends with engines; None: FP32
 
 
 class OutputTolerance(Message):
@@ -178,6 +181,11 @@ class Recipe(Message):
     rtol: float | None = None  # with neither: by the type of the values and the precision
     atol: float | None = None
     outputs: tuple[OutputTolerance, ...] = ()
+
+    @property
+    def rest(self) -> Rest | None:
+        """Return the precision of what is not quantized, unless it is FP32."""
+        return self.quantization.rest if self.quantization else None
 
 
 class PrepareTask(Message):

@@ -325,6 +325,21 @@ BAD_MODELS = [
             "quantization requires precision INT8 or FP8, or no precision; change precision": {
                 "quantization": [{"precision": "FP16", "quantization": {"perChannel": True}}],
             },
+            "the rest in FP16 is for engines: write precision INT8 or FP8": {
+                "quantization.rest": [
+                    {"quantization": {"rest": "FP16"}},
+                    {"precision": "INT8", "quantization": {"rest": "FP16"}, "backends": ["cpu"]},
+                    {
+                        "precision": "INT8",
+                        "quantization": {"rest": "FP16"},
+                        "backends": ["tensorrt"],
+                        "build": {"interim": "CPU"},
+                    },
+                ],
+            },
+            'supported values: "FP32", "FP16"': {
+                "quantization.rest": [{"precision": "INT8", "quantization": {"rest": "BF16"}}],
+            },
             PERCENT: {
                 "fallback.maxNodeShare": [
                     {"fallback": {"policy": "Budget", "maxNodeShare": "150%"}}

@@ -47,6 +47,7 @@ spec:
     calibration: {uri: s3://models/resnet50/calib.npz, samples: 512, method: MinMax}
     perChannel: true
     maxExcludedShare: 25%
+    rest: FP32
   shapes:
     - {input: images, min: [1,3,224,224], opt: [8,3,224,224], max: [32,3,224,224], range: {low: "0", high: "1"}}
   parity: {samples: {uri: s3://models/resnet50/golden.npz}, rtol: "0.01", atol: "1e-3", outputs: [{name: y, acceptUnjudged: true}]}

@@ -183,6 +183,16 @@ def test_a_budget_and_its_shares() -> None:
     assert options.promise("allow").policy == "Allow"
 
 
+def test_the_rest_in_fp16_needs_a_quantized_precision() -> None:
+    made = options.recipe(HELD, target_precision="FP8", rest_precision=options.rest("fp16"))
+    assert made.rest == "FP16"
+    assert options.recipe(HELD, rest_precision=options.rest("FP32")).quantization is None
+    with pytest.raises(options.OptionError, match="add --precision INT8 or FP8"):
+        options.recipe(HELD, target_precision="FP16", rest_precision="FP16")
+    with pytest.raises(options.OptionError, match="write FP32 or FP16"):
+        options.rest("BF16")
+
+
 def test_the_limits_of_another_runtime_stand_in_the_recipe() -> None:
     made = options.recipe(HELD, runtime_version="1.17.3")
     assert (made.ort_version, made.max_opset, made.max_ir_version) == ("1.17.3", 20, 9)

@@ -11,6 +11,7 @@ import pytest
 from enginewright_contract.reasons import Reason
 from enginewright_runtime.core.isolation import Call
 from enginewright_runtime.tensorrt import native
+from onnx import ModelProto
 
 from tests.integration.test_backends_fallback import load
 from tests.support import broken_models as broken
@@ -19,6 +20,7 @@ from tests.support.engines import VERSION as RTX
 from tests.support.engines import build_mixed, half_way
 from tests.support.parser_differences import GRAPHS
 from tests.support.preflight_runs import Desk
+from tests.support.quantizing import attention, convolutions, mix_precisions, random
 from tests.support.serving import run_json
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -117,6 +119,20 @@ def test_models_of_modelopt_are_parsed(name: str, major: str, desk: Desk) -> Non
         desk.save(model), "--target", "b200", environment=environment(major)
     )
     assert (code, reported["targets"]["b200"]["verdict"]) == (0, "warn"), reported["targets"]
+
+
+@pytest.mark.parametrize("precision", ["INT8", "FP8"])
+@pytest.mark.parametrize(
+    ("source", "shape"),
+    [(convolutions(), (2, 3, 16, 16)), (attention(), (2, 8, 32))],
+    ids=["conv", "attention"],
+)
+def test_quantized_models_with_the_rest_in_fp16_are_parsed(
+    source: ModelProto, shape: tuple[int, ...], precision: str, major: str, tmp_path: Path
+) -> None:
+    path, _ = mix_precisions(tmp_path, source, {"x": random(*shape)}, precision)
+    program = (sys.executable, _PARSE, VERSIONS[major], str(path), str(tmp_path / "log"))
+    assert run_json(*program, **environment(major)) == {"parsed": True, "errors": []}
 
 
 @pytest.mark.parametrize(

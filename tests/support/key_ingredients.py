@@ -24,6 +24,9 @@ RTX: Final = Inputs().on(backends=["tensorrt-rtx"])
 QUANTIZED: Final = CPU_MODEL.spec_of(
     precision="INT8", quantization={"calibration": CALIBRATION | {"preprocessing": IMAGE}}
 )
+INT8: Final[Json] = {"calibration": CALIBRATION}
+MIXED: Final[Json] = INT8 | {"rest": "FP16"}
+INT8_ENGINE: Final = GPU_MODEL.spec_of(precision="INT8", quantization=INT8)
 SAMPLED: Final = GPU_MODEL.spec_of(parity={"samples": {"uri": "s3://models/samples.npz"}})
 STEPS: Final = GPU_MODEL.spec_of(
     processing={"before": [{"uri": "s3://models/resize.onnx"}], "after": []}
@@ -95,6 +98,7 @@ PREPARED: Final[Table] = {
     "quantization": (
         (QUANTIZED, change_quantization(perChannel=False)),
         (QUANTIZED, change_quantization(maxExcludedShare="0.5")),
+        (INT8_ENGINE, INT8_ENGINE.spec_of(quantization=MIXED)),
         (QUANTIZED, change_calibration(samples=200)),
         (QUANTIZED, change_calibration(method="Entropy")),
         (QUANTIZED, change_calibration(preprocessing=None)),

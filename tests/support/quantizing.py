@@ -22,10 +22,13 @@ from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine import builder
 from enginewright_runtime.engine.builder import BuildOutput
 from enginewright_runtime.graph.raw import graphs
+from enginewright_runtime.graph.scoped.passes import PassResult
 from enginewright_runtime.prepare.quantize import observing, static
 from enginewright_runtime.prepare.quantize import stage as quantize_stage
 from enginewright_runtime.prepare.quantize.dynamic import DynamicQuantization
-from enginewright_runtime.prepare.quantize.forms import Form, dynamic_form
+from enginewright_runtime.prepare.quantize.forms import Form, dynamic_form, form_of
+from enginewright_runtime.prepare.quantize.halves import Halves
+from enginewright_runtime.prepare.quantize.mixed import MixedQuantization
 from enginewright_runtime.prepare.quantize.quantizer import (
     QuantizationRequest,
     QuantizedModel,
@@ -35,6 +38,7 @@ from enginewright_runtime.prepare.quantize.static import StaticQuantization
 from enginewright_runtime.prepare.quantize.subject import PrecisionPass, SourceModel
 from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS
 from enginewright_runtime.proof.parity.parts import PARTS
+from enginewright_runtime.proof.rounding.half_rules import HALVES
 from enginewright_runtime.session.arrays import write_arrays
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
@@ -97,6 +101,27 @@ def convolutions(layers: int = 3, channels: int = 8, *, opset: int = 17) -> Mode
             ["relu-{index}"] {now} = Relu(c{index}) """
     text = f'(float["n", 3, 16, 16] x) => (float["n", {channels}, 16, 16] y) {{ {nodes} }}'
     return parse_text(text, *weights, opset=opset)
+
+
+def attention(width: int = 32) -> ModelProto:
+    """Return a layer of a text encoder over x [n, 8, width]: attention, a layer normalization and a GELU."""
+    names = ("query", "key", "value", "output", "up", "down")
+    weights = [
+        weight(f"w_{name}", random(width, width, seed=index, scale=1 / np.sqrt(width)))
+        for index, name in enumerate(names)
+    ]
+    text = f"""(float["n", 8, {width}] x) => (float["n", 8, {width}] y) {{
+        [query] q = MatMul(x, w_query) [key] k = MatMul(x, w_key) [value] v = MatMul(x, w_value)
+        [turn] t = Transpose <perm = [0, 2, 1]> (k) [scores] s = MatMul(q, t)
+        [scale] scaled = Mul(s, factor) [softmax] p = Softmax(scaled) [context] c = MatMul(p, v)
+        [output] o = MatMul(c, w_output) [residual] r = Add(x, o)
+        [norm] n = LayerNormalization(r, gamma, beta) [up] u = MatMul(n, w_up)
+        [shrink] e = Mul(u, root) [erf] f = Erf(e) [shift] g = Add(f, one) [gate] h = Mul(u, g)
+        [down] d = MatMul(h, w_down) [sum] y = Add(n, d) }}"""
+    numbers = {"factor": width**-0.5, "root": 0.5**0.5, "one": 1.0}
+    weights += [weight(name, np.array(number)) for name, number in numbers.items()]
+    weights += [weight("gamma", np.ones(width)), weight("beta", random(width, seed=9))]
+    return parse_text(text, *weights, opset=17)
 
 
 def copy_weights(model: ModelProto) -> ModelProto:
@@ -272,6 +297,34 @@ def quantize_by(
         how = StaticQuantization(about, layers, ranges, form)
     how.write(root / "out")
     return root / "out" / MODEL_NAME
+
+
+def mix_precisions(
+    root: Path,
+    source: ModelProto,
+    feeds: Arrays,
+    precision: str = "INT8",
+    *,
+    opset: int = 19,
+    excluded: frozenset[int] = frozenset(),
+    single: frozenset[int] = frozenset(),
+) -> tuple[Path, PassResult]:
+    """Quantize a model for TensorRT with the rest in FP16; ONNX's checker must agree that it is one."""
+    about = subject(root, source, opset)
+    base = root / "base.onnx"
+    onnx.save_model(about.model, base)
+    form = form_of(precision, "tensorrt-rtx")
+    names = observing.single_values(about.model)
+    observed = observing.limits(base, names, [feeds])
+    limits = {name: limit for name, limit in observed.items() if limit.seen}
+    halves = Halves(about, HALVES["FP16"], {name: limit.largest for name, limit in limits.items()})
+    layers = static.find_layers(about, form, per_channel=True)
+    ranges = {name: (limit.low, limit.high) for name, limit in limits.items()}
+    how = MixedQuantization(about, layers, ranges, form, halves, single)
+    result = how.write(root / "out", excluded)
+    path = root / "out" / MODEL_NAME
+    onnx.checker.check_model(str(path), full_check=True)
+    return path, result
 
 
 def build_engine(

@@ -9,10 +9,10 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model import InferenceModel
 from enginewright_cli.rollout.decide import promote
 from enginewright_contract.reasons import Reason
-from enginewright_contract.report import PublishedBackend
+from enginewright_contract.report import Published, PublishedBackend
 from enginewright_contract.task import EngineTask, ServeTask
 
-from tests.support.plan_objects import GPU_IMAGE, accelerator_class, image_facts, l4
+from tests.support.plan_objects import GPU_IMAGE, accelerator_class, image_facts, l4, publish_model
 from tests.support.plan_world import World
 
 BACKENDS: Final = ["tensorrt", "cuda", "cpu"]
@@ -42,7 +42,12 @@ def exclude(backend: str, why: str) -> dict[str, Any]:
     return {"backend": backend, "excluded": why}
 
 
-def prepare(backends: list[str] | None = None, *others: AcceleratorClass, **spec: Any) -> World:
+def prepare(
+    backends: list[str] | None = None,
+    *others: AcceleratorClass,
+    published: Published | None = None,
+    **spec: Any,
+) -> World:
     """Return a model that is prepared for engines on a class of GPUs, and on these other ones."""
     spec.setdefault("build", FASTEST)
     world = World(backends=backends or BACKENDS, **spec).has_gpus(
@@ -53,7 +58,7 @@ def prepare(backends: list[str] | None = None, *others: AcceleratorClass, **spec
         update={"backends": {"tensorrt": "10.9.0", "cuda": "13", "cpu": "1.31.1"}}
     )
     world.images = {**world.images, GPU_IMAGE: gpu}
-    return world.settle().job_succeeds()
+    return world.settle().job_succeeds(published or publish_model())
 
 
 def compare(*benchmarks: dict[str, Any], **spec: Any) -> World:
@@ -105,6 +110,14 @@ def test_the_job_compares_the_other_backends_that_its_image_runs() -> None:
     assert engine_task(first).engine_key == engine_task(world).engine_key
     assert engine_task(prepare(["tensorrt", "cuda"]).misses()).benchmark_backends == ("cuda",)
     assert engine_task(prepare(["tensorrt", "cpu"]).misses()).benchmark_backends == ("cpu",)
+
+
+def test_the_job_does_not_compare_backends_that_lack_the_precision_of_the_rest() -> None:
+    published = publish_model().model_copy(update={"precision": "INT8"})
+    for rest, compared in (("FP32", ("cpu",)), ("FP16", None)):
+        quantization = {"calibration": {"uri": "pvc://a/b"}, "rest": rest}
+        world = prepare(published=published, precision="INT8", quantization=quantization).misses()
+        assert engine_task(world).benchmark_backends == compared
 
 
 def test_a_job_after_one_that_failed_in_the_benchmark_compares_nothing() -> None:

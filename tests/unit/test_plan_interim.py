@@ -228,6 +228,15 @@ def test_an_interim_in_a_precision_that_the_cpu_lacks_is_reported() -> None:
     assert "the prepared model is FP16: backend cpu supports FP32, INT8" in world.message()
 
 
+def test_an_interim_that_lacks_the_precision_of_the_rest_is_reported() -> None:
+    """The API server refuses this spec, unless it is older than the rule."""
+    quantization = {"calibration": {"uri": "pvc://a/b"}, "rest": "FP16"}
+    world = World(build={"interim": "CPU"}, precision="INT8", quantization=quantization).has_gpus()
+    world.settle().job_succeeds(publish_model().model_copy(update={"precision": "INT8"}))
+    assert world.all("Deployment") == []
+    assert "the prepared model is INT8: backend cpu runs the rest" in world.message()
+
+
 def test_failing_interim_does_not_stop_the_build() -> None:
     world = building(fallback={"policy": "Allow"}, gpus={"backends": BOTH})
     world.rolling(0, stuck=True).new_pod_fails(Reason.UNSUPPORTED_OPERATOR)

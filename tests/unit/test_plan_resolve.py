@@ -74,6 +74,14 @@ REFUSALS: Final[list[tuple[World, str, list[str]]]] = [
         "PrecisionUnsupported",
         ["accelerator class cpu cannot run FP8: backend cpu supports FP32, INT8"],
     ),
+    (
+        World(precision="INT8", quantization={"rest": "FP16"}),
+        "PrecisionUnsupported",
+        [
+            "spec.quantization.rest is FP16, but backend cpu runs the rest of a quantized model in FP32 alone",
+            "remove it, or choose tensorrt or tensorrt-rtx in spec.backends",
+        ],
+    ),
 ]
 
 
@@ -317,6 +325,15 @@ def make_unshared(*nodes: Mapping[str, Any]) -> World:
         world.config, store=StoreConfig("enginewright-store", "20Gi", "ReadWriteOnce", "fast")
     )
     return world
+
+
+def test_the_rest_of_a_quantized_model_is_in_the_recipe_if_it_is_not_fp32() -> None:
+    calibration = {"uri": "pvc://data/c.npz"}
+    for asked, rest in (({}, None), ({"rest": "FP32"}, None), ({"rest": "FP16"}, "FP16")):
+        quantization = {"calibration": calibration, **asked}
+        world = World(precision="INT8", quantization=quantization).has_gpus()
+        assert recipe(world).rest == rest
+        assert ('"rest"' in recipe(world).to_json()) is (rest is not None)
 
 
 def test_precisions_are_tried_by_themselves_with_calibration_data_or_on_devices() -> None:

@@ -1,7 +1,8 @@
 """Which backend has which precision; tests/integration/test_tensorrt_precisions.py holds the builder to it."""
 
 import pytest
-from enginewright_contract.precisions import why_unsupported
+from enginewright_contract.images import COMPILED_BACKENDS
+from enginewright_contract.precisions import RUNS, why_no_rest, why_unsupported
 from enginewright_contract.task import Precision
 
 
@@ -34,3 +35,12 @@ def test_support_table(
     precision: Precision, capability: str | None, backend: str, wording: str | None
 ) -> None:
     assert why_unsupported(precision, capability, backend) == wording
+
+
+def test_engines_alone_have_a_rest_in_fp16() -> None:
+    refused = {backend: why_no_rest("FP16", backend) for backend in RUNS}
+    assert {backend for backend, why in refused.items() if why is None} == COMPILED_BACKENDS
+    assert (
+        refused["openvino"] == "backend openvino runs the rest of a quantized model in FP32 alone"
+    )
+    assert not any(why_no_rest(None, backend) for backend in RUNS)

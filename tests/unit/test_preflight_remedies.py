@@ -134,6 +134,7 @@ def test_each_field_has_an_option_of_the_command() -> None:
             _WITHOUT_CREDENTIALS,
         ),
         ("set spec.precision to FP16", "set --precision (spec.precision) to FP16"),
+        ("remove spec.quantization.rest", "remove --rest (spec.quantization.rest)"),
         (
             "add spec.quantization.calibration.preprocessing, with width and height",
             "add spec.quantization.calibration.preprocessing, with width and height",

@@ -268,3 +268,38 @@ def test_functions_are_inlined() -> None:
     have = evaluate(emulate(source, "FP16"), x)
     assert 0 < np.abs(have - evaluate(source, x)).max() < 0.05
     assert np.array_equal(have, have.astype(np.float16))
+
+
+def test_what_is_not_quantized_is_rounded_to_the_rest() -> None:
+    source = parse_text(
+        """(float[n, 8] x) => (float[n, 8] y, float[n, 8] z) {
+        m = MatMul(x, w) z = Mul(m, half) y = MatMul(z, v) }""",
+        weight("w", random(8, 8)),
+        weight("v", random(8, 8, seed=1)),
+        initializer("half", 0.3),
+    )
+    x = random(16, 8)
+    made = emulate_rounding(source, "INT8", rest="FP16")
+    onnx.checker.check_model(made, full_check=True)
+    outputs: Any = ReferenceEvaluator(made).run(None, {"x": x})
+    y, z = map(np.asarray, outputs)
+    for array in (y, z):
+        np.testing.assert_array_equal(array, array.astype(np.float16))
+    # the last product quantizes its input, though that is rounded already
+    last = multiply(numpy_helper.to_array(source.graph.initializer[1]))
+    np.testing.assert_array_equal(evaluate(emulate_rounding(last, "INT8", rest="FP16"), z), y)
+    alone = evaluate(emulate_rounding(source, "INT8"), x)
+    np.testing.assert_allclose(y, alone, atol=0.2)
+    assert (y != alone).any()
+
+
+def test_a_node_that_the_rules_keep_single_is_not_rounded_to_the_rest() -> None:
+    source = parse_text(
+        "(float[n, 8] x) => (float[n, 8] y) { e = Exp(x) y = MatMul(e, w) }",
+        weight("w", np.eye(8)),
+    )
+    made = emulate_rounding(source, "FP8", rest="FP16")
+    operators = [node.op_type for node in made.graph.node]
+    assert operators.count("Cast") == 2  # of the product's result
+    x = random(4, 8)
+    assert (evaluate(made, x) == evaluate(emulate(source, "FP8"), x).astype(np.float16)).all()

@@ -22,7 +22,11 @@ NEEDS_STAGE = {
 
 
 def judge(
-    folder: Path, model: ModelProto | bytes, backend: str = "cpu", precision: str | None = None
+    folder: Path,
+    model: ModelProto | bytes,
+    backend: str = "cpu",
+    precision: str | None = None,
+    rest: str | None = None,
 ) -> list[dict[str, Any]]:
     path = folder / "model" / "model.onnx"
     path.parent.mkdir(exist_ok=True)
@@ -34,6 +38,7 @@ def judge(
             "max_opset": 26,
             "max_ir_version": 13,
             "precision": precision,
+            "quantization": {"rest": rest},
         }
     )
     return [finding.model_dump(mode="json") for finding in inspect_here(path, recipe).findings]
@@ -46,6 +51,13 @@ def test_no_rule_cries_wolf(case: Any, tmp_path: Path) -> None:
     if files is not None:
         files(tmp_path / "model")
     assert judge(tmp_path, model(), backend) == []
+
+
+def test_weights_beyond_fp16_are_reported_where_the_rest_has_it(tmp_path: Path) -> None:
+    model = next(case for case in BROKEN if case.rule == "half-range").model()
+    for rest, rules in ((None, []), ("FP16", ["half-range"])):
+        findings = judge(tmp_path, model, "tensorrt", "INT8", rest)
+        assert [finding["rule"] for finding in findings] == rules
 
 
 def test_every_rule_has_a_broken_model() -> None:

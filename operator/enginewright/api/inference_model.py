@@ -216,6 +216,9 @@ class QuantizationSpec(ApiModel):
     max_excluded_share: Percent = "25%"
     """Share of the nodes that may be excluded from quantization to keep the outputs within tolerance, such as "25%"."""
 
+    rest: Literal["FP32", "FP16"] = "FP32"
+    """Precision of what is not quantized: FP32, or FP16 for engines, in which single nodes stay in FP32."""
+
 
 class ValueRange(ApiModel):
     """Range of the values that golden inputs are drawn from."""
@@ -503,6 +506,15 @@ class InferenceModelSpec(ApiModel):
                 message_expression="'the interim ' + self.build.interim + ' does not run '"
                 " + self.precision + ': change precision or build.interim'",
                 field_path=".build.interim",
+            ),
+            ValidationRule(
+                "!has(self.quantization) || !has(self.quantization.rest) || self.quantization.rest == 'FP32'"
+                " || (has(self.precision)"
+                f" && (!has(self.backends) || size(self.backends) == 0 || self.backends[0] in {_COMPILED})"
+                " && (!has(self.build) || !has(self.build.interim) || self.build.interim == 'None'))",
+                f"the rest in FP16 is for engines: write precision INT8 or FP8, {' or '.join(_COMPILED)} first in backends"
+                " or no backends, and build.interim: None; or remove quantization.rest",
+                field_path=".quantization.rest",
             ),
             ValidationRule(
                 "!has(self.build) || !has(self.build.choose) || self.build.choose != 'Fastest'"

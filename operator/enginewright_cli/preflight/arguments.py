@@ -44,6 +44,12 @@ class PreflightArguments:
     calibration: Annotated[
         str | None, Option(help="Calibration data, like spec.quantization.calibration.")
     ] = None
+    rest: Annotated[
+        str | None,
+        Option(
+            help="FP32 or FP16, for what INT8 and FP8 do not quantize, like spec.quantization.rest."
+        ),
+    ] = None
     before: Annotated[
         list[str] | None,
         Option(

@@ -51,6 +51,8 @@ class ModelOptions(_Table):
     """An .npz file, like spec.parity.samples; relative to the configuration's folder."""
     calibration: str | None = None
     """Calibration data, like spec.quantization.calibration; relative to the configuration's folder."""
+    rest: Annotated[str, _valid(options.rest)] | None = None
+    """Precision of what INT8 and FP8 do not quantize, like `--rest`: FP32 or FP16."""
     before: tuple[str, ...] | None = None
     """Steps before the model, like spec.processing.before; relative to the configuration's folder, or URIs."""
     after: tuple[str, ...] | None = None

@@ -14,6 +14,7 @@ from enginewright_contract.task import (
     Promise,
     Quantization,
     Recipe,
+    Rest,
     ShapeProfile,
 )
 
@@ -22,6 +23,7 @@ _NUMBER: Final = r"-?\d+(?:\.\d+)?"
 _RANGE: Final = re.compile(rf"({_NUMBER})\.\.({_NUMBER})")
 _PROFILE_SIZES: Final = 3
 _BUNDLED: Final = "ONNXRuntimeExtensions"
+_QUANTIZED: Final = frozenset({"INT8", "FP8"})
 # The newest opset and IR version that each ONNX Runtime loads: determined by creating sessions with
 # the last wheel of each, as `enginewright-runtime probe` does with the installed one.
 RUNTIME_LIMITS: Final = {
@@ -135,6 +137,17 @@ def precision(text: str | None) -> Precision | None:
     raise OptionError(f"--precision {text!r}: write one of {', '.join(get_args(Precision))}")
 
 
+def rest(text: str | None) -> Rest | None:
+    """Read `--rest`; FP32, the default, is None. Raises OptionError."""
+    match (text or "FP32").upper():
+        case "FP32":
+            return None
+        case "FP16":
+            return "FP16"
+        case _:
+            raise OptionError(f"--rest {text!r}: write FP32 or FP16")
+
+
 def extension(text: str) -> Extension:
     """Read `--extension`: a type of spec.extensions whose library is in the runtime image. Raises OptionError."""
     if text != _BUNDLED:
@@ -168,13 +181,21 @@ def recipe(
     target_opset: int | None = None,
     samples_uri: str | None = None,
     calibration_uri: str | None = None,
+    rest_precision: Rest | None = None,
     extensions: tuple[Extension, ...] = (),
     processing: Processing | None = None,
 ) -> Recipe:
-    """Return the recipe of a Job with these options; its backend is filled in later."""
+    """Return the recipe of a Job with these options; its backend is filled in later. Raises OptionError."""
+    if rest_precision and target_precision not in _QUANTIZED:
+        raise OptionError(
+            f"--rest {rest_precision}: add --precision INT8 or FP8, which leave the rest"
+        )
     version, opset, ir_version = limits(runtime_version, held)
+    calibration = Calibration(uri=calibration_uri) if calibration_uri else None
     quantization = (
-        Quantization(calibration=Calibration(uri=calibration_uri)) if calibration_uri else None
+        Quantization(calibration=calibration, rest=rest_precision)
+        if calibration or rest_precision
+        else None
     )
     return Recipe(
         backend="",

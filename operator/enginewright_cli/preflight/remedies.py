@@ -46,6 +46,7 @@ _OPTIONS: Final = {
     "spec.precision": "--precision",
     "spec.parity.samples": "--samples",
     "spec.quantization.calibration": "--calibration",
+    "spec.quantization.rest": "--rest",
     "spec.targetOpset": "--target-opset",
     "spec.fallback": "--budget",
     "spec.extensions": "--extension",

@@ -84,6 +84,7 @@ def request(
             target_opset=model_options.target_opset,
             samples_uri=local_uri(samples, _SAMPLES_CLAIM) if samples else None,
             calibration_uri=local_uri(calibration, _CALIBRATION_CLAIM) if calibration else None,
+            rest_precision=options.rest(model_options.rest),
             extensions=tuple(map(options.extension, model_options.extensions or ())),
             processing=processing if processing.steps() else None,
         ),

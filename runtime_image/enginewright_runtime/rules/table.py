@@ -412,7 +412,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "half-range",
-        "weights beyond 65504, such as variances of BatchNormalization, where spec.precision is FP16",
+        "weights beyond 65504, such as variances of BatchNormalization, where spec.precision or spec.quantization.rest is FP16",
         "fold BatchNormalization before converting, or keep these nodes in float32",
         "IEEE 754-2019, 4.3; measured: a text detector's masks overlap 63% once a variance is clipped",
         weights.half_range,

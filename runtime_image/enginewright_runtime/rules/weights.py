@@ -99,8 +99,8 @@ def _adds_infinity(subject: Subject, node: RawNode) -> bool:
 
 
 def half_range(subject: Subject) -> Hit | None:
-    """Find weights that float16 cannot represent, if the model is to be served in FP16."""
-    if subject.recipe.precision != "FP16":
+    """Find weights that float16 cannot represent, if the model, or what is not quantized of it, is to be served in FP16."""
+    if "FP16" not in {subject.recipe.precision, subject.recipe.rest}:
         return None
     names: dict[str, None] = {}
     nodes: dict[str, None] = {}

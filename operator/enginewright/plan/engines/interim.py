@@ -90,7 +90,8 @@ def _why_not(
     if why := why_no_image(facts, target, backend):
         return why
     precisions = (
-        why_not_precision(prepared.precision, device_class, backend) for device_class in classes
+        why_not_precision(prepared.precision, target.recipe.rest, device_class, backend)
+        for device_class in classes
     )
     return next(filter(None, precisions), "")
 

@@ -13,9 +13,9 @@ from typing import Final, get_args
 
 from enginewright_contract.engines import LIBRARIES, why_not_optimized, why_unusable
 from enginewright_contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS, VARIANTS
-from enginewright_contract.precisions import why_unsupported
+from enginewright_contract.precisions import why_no_rest, why_unsupported
 from enginewright_contract.reasons import Fault, Repeats, reason_named
-from enginewright_contract.task import Precision, Promise
+from enginewright_contract.task import Precision, Promise, Rest
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
@@ -26,6 +26,7 @@ from enginewright.manifests.labels import CLASS, COMPONENT, RETRY, REVISION, SER
 from enginewright.observed.nodes import NodeView
 from enginewright.plan.history.outcomes import find_serving
 from enginewright.plan.resolve.classes import matching
+from enginewright.plan.resolve.recipe import find_rest
 from enginewright.plan.resolve.sources import annotation
 from enginewright.plan.types import Config, Facts, Obstacle
 
@@ -93,13 +94,14 @@ def ranking(spec: InferenceModelSpec, accelerator: AcceleratorClass) -> list[str
 
 
 def why_not_precision(
-    precision: str | None, accelerator: AcceleratorClass, backend: str
+    precision: str | None, rest: Rest | None, accelerator: AcceleratorClass, backend: str
 ) -> str | None:
-    """Return why a backend does not run a prepared model of this precision on a class, if it does not."""
+    """Return why a backend does not run a prepared model of these precisions on a class, if it does not."""
     lower = next((item for item in _PRECISIONS if item == precision), None)
     if lower is None:  # that of the source
         return None
-    reason = why_unsupported(lower, accelerator.spec.compute_capability, backend)
+    capability = accelerator.spec.compute_capability
+    reason = why_unsupported(lower, capability, backend) or why_no_rest(rest, backend)
     return reason and f"the prepared model is {lower}: {reason}"
 
 
@@ -119,7 +121,7 @@ def benchmark_backends(
         and item in accelerator.spec.backends
         and item in facts.images[image].backends
         and VARIANTS[item] in facts.config.images
-        and why_not_precision(precision, accelerator, item) is None
+        and why_not_precision(precision, find_rest(facts.model.spec), accelerator, item) is None
         and why_unusable(item, accelerator.spec.compute_capability) is None
     )
 

@@ -85,6 +85,13 @@ def why_not(
     return None
 
 
+def find_rest(spec: InferenceModelSpec) -> task.Rest | None:
+    """Return the precision of what is not quantized, unless it is FP32."""
+    if spec.quantization is None or spec.quantization.rest == "FP32":
+        return None
+    return spec.quantization.rest
+
+
 def inputs(spec: InferenceModelSpec) -> tuple[Input, ...]:
     """Return the claims and Secrets that stage `fetch` reads from."""
     samples = spec.parity.samples
@@ -172,6 +179,7 @@ def _quantization(spec: InferenceModelSpec) -> task.Quantization | None:
         calibration=_calibration(quantization.calibration) if quantization.calibration else None,
         per_channel=quantization.per_channel,
         max_excluded_share=share(quantization.max_excluded_share) or 0.0,
+        rest=find_rest(spec),
     )
 
 

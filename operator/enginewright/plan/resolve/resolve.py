@@ -6,6 +6,7 @@ from typing import Any
 
 from enginewright_contract.images import COMPILED_BACKENDS, UNUSABLE_REMEDY, VARIANTS, ImageFacts
 from enginewright_contract.keys import content, content_hash
+from enginewright_contract.precisions import why_no_rest
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import Promise, Recipe
 
@@ -18,8 +19,8 @@ from enginewright.manifests.prepare_job import Input
 from enginewright.plan.resolve.backends import BackendCandidate, candidates, is_readmitted
 from enginewright.plan.resolve.classes import find_mixed_devices, is_proposed
 from enginewright.plan.resolve.images import not_probed
+from enginewright.plan.resolve.recipe import find_rest, recipe, steps_sha256, why_not
 from enginewright.plan.resolve.recipe import inputs as prepare_inputs
-from enginewright.plan.resolve.recipe import recipe, steps_sha256, why_not
 from enginewright.plan.resolve.sources import PinnedSource, pin_source
 from enginewright.plan.types import Facts, Obstacle
 
@@ -213,6 +214,13 @@ def _target(
     image_facts = facts.images[image]
     if reason := why_not(spec, backend, classes):
         message = f"{reason}; choose another spec.precision, or another class in spec.accelerators"
+        return Obstacle(Reason.PRECISION_UNSUPPORTED, message)
+    if reason := why_no_rest(find_rest(spec), backend):
+        engines = " or ".join(sorted(COMPILED_BACKENDS))
+        message = (
+            f"spec.quantization.rest is {find_rest(spec)}, but {reason}; remove it, or choose {engines}"
+            " in spec.backends"
+        )
         return Obstacle(Reason.PRECISION_UNSUPPORTED, message)
     prepare_recipe = recipe(spec, backend, image_facts, classes)
     inputs = prepare_inputs(spec)

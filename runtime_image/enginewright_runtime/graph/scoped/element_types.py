@@ -115,6 +115,8 @@ def _by_schema(node: NodeProto, opset: int, types: Types) -> Sequence[str | None
     signature = onnx_signature(node.op_type, "", opset)
     if signature is None or has_bodies(node):
         return [None] * len(node.output)
+    if node.op_type == "DequantizeLinear":  # since opset 23 no type variable binds scale and result
+        return [types.get(node.input[1])]
     return output_types(node, signature, types)
 
 

@@ -77,6 +77,11 @@ class PassResult:
     # label of a node to why it keeps its precision
     kept: Mapping[str, str] = field(default_factory=dict)
     units: tuple[int, ...] = ()  # indices of nodes that can have it, or contain such nodes
+    # of a pass that converts what it does not quantize to half precision:
+    rest: tuple[str, ...] = ()  # labels of nodes in half precision that are not quantized
+    single: Mapping[str, str] = field(
+        default_factory=dict
+    )  # label of a node to why it is in single precision
 
 
 class Pass(Message):

@@ -6,7 +6,7 @@ observed values; if it computes sizes, which must be exact; or if it costs too m
 (`searching`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +20,7 @@ from enginewright_runtime.graph.raw.constants import Constants
 from enginewright_runtime.graph.raw.signatures import OperatorSignature, bindings
 from enginewright_runtime.graph.scoped.passes import Needs, PassResult
 from enginewright_runtime.graph.scoped.scopes import Node, Scope
-from enginewright_runtime.prepare.quantize.static import EXCLUDED
+from enginewright_runtime.prepare.quantize.static import EXCLUDED, OPERANDS
 from enginewright_runtime.prepare.quantize.subject import ModelEditor, PrecisionPass
 from enginewright_runtime.prepare.quantize.tensors import Sink
 from enginewright_runtime.proof.rounding.half_rules import HALVES, Half, Judge
@@ -42,50 +42,65 @@ class Halves(PrecisionPass):
 
     @override
     def change(self, model: ModelProto, sink: Sink, excluded: frozenset[int]) -> PassResult:
-        return _Lowering(model, self, sink, excluded).run()
+        editor = ModelEditor(model, self.subject, sink)
+        done = Lowering(editor, self.half, self.largest).run(dict.fromkeys(excluded, EXCLUDED))
+        editor.scope.remove_unused()
+        return done
 
 
-_Forms = dict[str, str]  # a value's names by type string
+_Forms = dict[str, str]  # a value's names by type string, first that of its producer
 
 
-class _Lowering(ModelEditor):
-    def __init__(
-        self, model: ModelProto, how: Halves, sink: Sink, excluded: frozenset[int]
-    ) -> None:
-        super().__init__(model, how.subject, sink)
-        self._half = how.half
-        self._excluded = excluded
-        self._signatures = OperatorSignatures(self.model)
-        self._types = element_types(self.model)
-        self._judge = Judge(how.half, how.largest, graphs.default_opset(self.model) or 0)
+class Lowering:
+    """Lowers the nodes of a model that is being edited."""
+
+    def __init__(self, editor: ModelEditor, half: Half, largest: Mapping[str, float]) -> None:
+        """Take the values of `Halves`."""
+        model = editor.model
+        self._editor = editor
+        self._half = half
+        self._signatures = OperatorSignatures(model)
+        self._types = element_types(model)
+        self._judge = Judge(half, largest, graphs.default_opset(model) or 0)
         self._pinned = {  # must keep name and type
-            name
-            for graph in graphs.graphs_in(self.model.graph)
-            for name in graphs.outputs_named(graph)
+            name for graph in graphs.graphs_in(model.graph) for name in graphs.outputs_named(graph)
         }
-        self._constants = {self.scope: self.subject.constants}
+        self._constants = {editor.scope: editor.subject.constants}
         # of a value, by the scope that sees them; absent: unchanged, or of another type
         self._forms: dict[tuple[Scope, str], _Forms] = {}
         self._lowered: list[str] = []
         self._kept: dict[str, str] = {}
 
-    def run(self) -> PassResult:
+    def run(self, single: Mapping[int, str], quantized: Collection[int] = ()) -> PassResult:
+        """Lower the model, except nodes in `single` and their bodies, by index with the reason.
+
+        The operands of nodes in `quantized` are left to the caller.
+        """
         units = []
-        for index, node in enumerate(self.scope.nodes):
+        for index, node in enumerate(self._editor.nodes):
             before = len(self._lowered)
-            self._node(node, excluded=index in self._excluded)
+            operands = OPERANDS if index in quantized else frozenset[int]()
+            self._node(node, single.get(index), operands)
             if len(self._lowered) > before:
                 units.append(index)
-        self._finish(self.scope)
+        self._annotate(self._editor.scope)
         return PassResult(nodes=tuple(self._lowered), kept=self._kept, units=tuple(units))
 
-    def _finish(self, scope: Scope) -> None:
+    def find_form(self, name: str) -> tuple[str, int]:
+        """Return what a value of the main graph is called as its producer writes it, and its element type."""
+        forms = self._forms_of(name, self._editor.scope) or {_FLOAT: name}
+        kind, produced = next(iter(forms.items()))
+        return produced, self._element(kind)
+
+    def _element(self, kind: str) -> int:
+        return TensorProto.FLOAT if kind == _FLOAT else self._half.element
+
+    def _annotate(self, scope: Scope) -> None:
         for value in scope.graph.value_info:
             if self._forms.get((scope, value.name), {}).get(self._half.kind) == value.name:
                 value.type.tensor_type.elem_type = self._half.element
-        scope.remove_unused()
 
-    def _node(self, node: Node, *, excluded: bool) -> None:
+    def _node(self, node: Node, single: str | None, skipped: frozenset[int]) -> None:
         proto = node.proto
         if proto.op_type == "Constant":
             return
@@ -96,15 +111,15 @@ class _Lowering(ModelEditor):
         if signature is not None and not self._makes(proto, signature, variables):
             variables = self._find_kept_variables(node, signature, variables)
         elif signature is not None and variables:
-            halved = self._find_halved(proto, signature, variables)
-            why = self._why_not(node, halved, excluded=excluded)
+            halved = self._find_halved(proto, signature, variables, skipped)
+            why = single or self._why_not(node, halved)
             if why is not None:
                 self._kept[graphs.label(proto)] = why
                 variables = set()
-        self._read(node, signature, variables)
+        self._read(node, signature, variables, skipped)
         for body in node.bodies:
             # an excluded body stays unchanged, so it gets outer values in single precision
-            if excluded:
+            if single is not None:
                 for value in [*dict.fromkeys(body.find_captures())]:
                     value.replace_uses(self._form(value.name, _FLOAT, node), within=body)
             else:
@@ -112,10 +127,11 @@ class _Lowering(ModelEditor):
         self._make(node, signature, variables)
 
     def _body(self, body: Scope, around: Constants) -> None:
-        self._constants[body] = Constants(body.graph, self.subject.folder, around)
+        self._constants[body] = Constants(body.graph, self._editor.subject.folder, around)
         for node in body.nodes:
-            self._node(node, excluded=False)
-        self._finish(body)
+            self._node(node, None, frozenset())
+        self._annotate(body)
+        body.remove_unused()
 
     def _variables(self, node: NodeProto, signature: OperatorSignature) -> set[str]:
         """Return the type variables of a node that are bound to float and can be half instead."""
@@ -151,22 +167,34 @@ class _Lowering(ModelEditor):
 
     @staticmethod
     def _find_halved(
-        node: NodeProto, signature: OperatorSignature, variables: set[str]
+        node: NodeProto,
+        signature: OperatorSignature,
+        variables: set[str],
+        skipped: frozenset[int],
     ) -> list[str]:
-        formals = [(name, signature.input(index)) for index, name in enumerate(node.input)]
+        formals = [
+            (name, signature.input(index))
+            for index, name in enumerate(node.input)
+            if index not in skipped
+        ]
         return [name for name, formal in formals if formal is not None and formal.kind in variables]
 
-    def _why_not(self, node: Node, halved: list[str], *, excluded: bool) -> str | None:
-        if excluded:
-            return EXCLUDED
-        if format_label(node.proto.name, node.proto.op_type) in self.subject.shape_nodes:
+    def _why_not(self, node: Node, halved: list[str]) -> str | None:
+        if format_label(node.proto.name, node.proto.op_type) in self._editor.subject.shape_nodes:
             return "it computes sizes"
         constants = self._constants[node.scope]
-        return self._judge.why_not(node.proto, halved, constants, main=node.scope is self.scope)
+        main = node.scope is self._editor.scope
+        return self._judge.why_not(node.proto, halved, constants, main=main)
 
-    def _read(self, node: Node, signature: OperatorSignature | None, variables: set[str]) -> None:
+    def _read(
+        self,
+        node: Node,
+        signature: OperatorSignature | None,
+        variables: set[str],
+        skipped: frozenset[int],
+    ) -> None:
         for index, name in enumerate(node.proto.input):
-            if self._forms_of(name, node.scope):
+            if index not in skipped and self._forms_of(name, node.scope):
                 formal = signature.input(index) if signature is not None else None
                 lower = formal is not None and formal.kind in variables
                 kind = self._half.kind if lower else _FLOAT
@@ -188,10 +216,10 @@ class _Lowering(ModelEditor):
         tensor = self._constants[reader.scope].tensor(name)
         if tensor is not None and kind == self._half.kind:
             return self._constant_form(name, reader.scope)
-        fresh = self.names.fresh(f"{name}_{_short(kind)}")
-        element = TensorProto.FLOAT if kind == _FLOAT else self._half.element
+        fresh = self._editor.names.fresh(f"{name}_{_short(kind)}")
         source = next(iter(forms.values()))
-        reader.insert_before(self.node("Cast", [source], fresh, fresh, to=element))
+        cast = self._editor.node("Cast", [source], fresh, fresh, to=self._element(kind))
+        reader.insert_before(cast)
         self._forms[reader.scope, name] = {**forms, kind: fresh}
         return fresh
 
@@ -200,10 +228,10 @@ class _Lowering(ModelEditor):
             scope = scope.outer
         array = self._constants[scope].array(name)
         assert array is not None  # noqa: S101 - it is constant there
-        fresh = self.names.fresh(f"{name}_{_short(self._half.kind)}")
+        fresh = self._editor.names.fresh(f"{name}_{_short(self._half.kind)}")
         with np.errstate(over="ignore"):
             halves = array.astype(self._half.dtype)
-        scope.add_weight(self.sink.tensor(fresh, self._half.element, halves))
+        scope.add_weight(self._editor.sink.tensor(fresh, self._half.element, halves))
         self._forms[scope, name] = {_FLOAT: name, self._half.kind: fresh}
         return fresh
 
@@ -214,10 +242,11 @@ class _Lowering(ModelEditor):
             if not name or formal is None or formal.kind not in variables:
                 continue
             if name in self._pinned:
-                fresh = self.names.fresh(f"{name}_{_short(half)}")
+                fresh = self._editor.names.fresh(f"{name}_{_short(half)}")
                 node.set_output(index, fresh)
-                node.insert_after(self.node("Cast", [fresh], name, name, to=TensorProto.FLOAT))
-                self._forms[node.scope, name] = {_FLOAT: name, half: fresh}
+                cast = self._editor.node("Cast", [fresh], name, name, to=TensorProto.FLOAT)
+                node.insert_after(cast)
+                self._forms[node.scope, name] = {half: fresh, _FLOAT: name}
             else:
                 self._forms[node.scope, name] = {half: name}
         if variables:

@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,7 @@ from enginewright_runtime.prepare.quantize.calibration import CalibrationData, F
 from enginewright_runtime.prepare.quantize.dynamic import DynamicQuantization
 from enginewright_runtime.prepare.quantize.forms import Form, dynamic_form, form_of
 from enginewright_runtime.prepare.quantize.halves import Halves
+from enginewright_runtime.prepare.quantize.mixed import MixedQuantization
 from enginewright_runtime.prepare.quantize.observing import limits, single_values
 from enginewright_runtime.prepare.quantize.prove import MAX_CALIBRATION_SAMPLES, ParityProver, Proof
 from enginewright_runtime.prepare.quantize.ranges import calibrate
@@ -64,6 +66,7 @@ _MAX_COSTS: Final = 10  # groups of nodes in the report
 _LIMIT_SAMPLES: Final = 64  # of calibration data, from which the limits of values are taken
 _DEFAULT_EXCLUDED_SHARE: Final = 0.25  # of the nodes
 _BF16_OPSETS: Final = (22, 13)  # convolutions support it since 22, matrix products since 13
+_TYPED_SCALES: Final = 19  # since which scales may be in half precision
 
 
 class QuantizationRequest(Message):
@@ -103,6 +106,10 @@ class QuantizedModel(Message):
     changed: tuple[str, ...] = ()  # labels of the lowered nodes
     left: dict[str, str] = Field(default_factory=dict)  # labels of unchanged nodes, to the reason
     excluded: tuple[str, ...] = ()  # of them, those that cost too much accuracy
+    rest: tuple[str, ...] = ()  # labels of nodes in half precision beside the quantized ones
+    # labels of the rest in single precision, to the reason
+    single: dict[str, str] = Field(default_factory=dict)
+    excluded_rest: tuple[str, ...] = ()  # of them, those that cost too much accuracy
     first_error: float = 0.0  # with no node excluded
     error: float = 0.0  # of the final model
     costs: tuple[GroupCost, ...] = ()  # costliest first, if parity failed at first
@@ -123,6 +130,9 @@ class _Quantizer:
         self._source = request.source
         self._out = request.out
         self._golden = request.golden
+        self._rest = None if request.precision in HALVES else request.recipe.rest
+        rest = f" with the rest in {self._rest}" if self._rest else ""
+        self._kind = f"{request.precision}{rest}"  # for messages
         self._data = self._read_calibration()
         self._report(f"reading the model for {request.precision}")
         self._subject, self._source_opset = self._load()
@@ -133,7 +143,7 @@ class _Quantizer:
         self._count = 0
 
     def run(self) -> QuantizedModel:
-        how = self._pass()
+        how: PrecisionPass = self._pass()
         done = how.write(self._out)
         if not done.nodes:
             raise StageFailure(
@@ -153,26 +163,47 @@ class _Quantizer:
         write_parts(self._request.parts, prover.golden_parts)
         self._report(f"proving the {self._request.precision} model")
         proof = first = self._prove(how, prover, self._out)
-        exclusions = Exclusions(frozenset())
-        if not proof.agrees:
+        rest = exclusions = Exclusions(frozenset())
+        if not proof.agrees and isinstance(how, MixedQuantization):
+            rest = self._search_rest(how.halves, prover)
+            if rest.excluded:
+                how = replace(how, single=rest.excluded)
+                done, proof = self._write_again(how, prover)
+        if not proof.agrees and rest.excluded is not None:
             exclusions = self._search(how, prover, done.units)
             if exclusions.excluded is not None:
-                shutil.rmtree(self._out)
-                done = how.write(self._out, exclusions.excluded)
-                proof = self._prove(how, prover, self._out)
-            if not proof.agrees:
-                proof = self._take_as_rounding(how, prover) or proof
+                done, proof = self._write_again(how, prover, exclusions.excluded)
+        if not proof.agrees:
+            proof = self._take_as_rounding(how, prover) or proof
         (self._out / _WIDENED).unlink(missing_ok=True)
         if proof.agrees:
             self._check()
-        return self._result(proof, first, exclusions, done)
+        return self._result((first, proof), exclusions, rest, done)
+
+    def _write_again(
+        self, how: PrecisionPass, prover: ParityProver, excluded: frozenset[int] = frozenset()
+    ) -> tuple[PassResult, Proof]:
+        shutil.rmtree(self._out)
+        done = how.write(self._out, excluded)
+        return done, self._prove(how, prover, self._out)
+
+    def _search_rest(self, halves: Halves, prover: ParityProver) -> Exclusions:
+        """Return the nodes to exclude from half precision so that it keeps parity by itself."""
+        self._report(f"proving the model in {halves.half.name} alone")
+        folder = self._out.with_name(f"{PREFIX}rest")
+        try:
+            done = halves.write(folder)
+            agrees = self._prove(halves, prover, folder).agrees
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return Exclusions(frozenset()) if agrees else self._search(halves, prover, done.units)
 
     def _emulate(self) -> Path | None:
         self._report(f"emulating the rounding of {self._request.precision}")
         path = self._source.with_name(_EMULATED)
         precision = self._request.precision
         largest_weight = self._form().weights.high if precision == "INT8" else INT8_LARGEST
-        why = write_emulated(self._base, precision, path, largest_weight)
+        why = write_emulated(self._base, precision, path, largest_weight, self._rest)
         if why is not None:
             _log.warning("rounding to %s cannot be emulated: %s", self._request.precision, why)
         return path if why is None else None
@@ -194,8 +225,13 @@ class _Quantizer:
         return prover.prove(path, how.proof_level, as_rounding=as_rounding)
 
     def _result(
-        self, proof: Proof, first: Proof, exclusions: Exclusions, done: PassResult
+        self,
+        proofs: tuple[Proof, Proof],
+        exclusions: Exclusions,
+        rest: Exclusions,
+        done: PassResult,
     ) -> QuantizedModel:
+        first, proof = proofs
         model = graphs.parse(self._out / MODEL_NAME)
         return QuantizedModel(
             agrees=proof.agrees,
@@ -208,14 +244,20 @@ class _Quantizer:
             source_opset=self._source_opset,
             changed=done.nodes,
             left=dict(done.kept),
-            excluded=tuple(map(self._subject.label, sorted(exclusions.excluded or ()))),
+            excluded=self._labels(exclusions),
+            rest=done.rest,
+            single=dict(done.single),
+            excluded_rest=self._labels(rest),
             first_error=_finite(first.error),
             error=_finite(proof.error),
-            costs=tuple(self._cost(group) for group in exclusions.groups[:_MAX_COSTS]),
-            trials=exclusions.trials,
+            costs=tuple(map(self._cost, (exclusions.groups or rest.groups)[:_MAX_COSTS])),
+            trials=exclusions.trials + rest.trials,
             samples=self._data.samples if self._data else 0,
             given=self._data.given if self._data else 0,
         )
+
+    def _labels(self, exclusions: Exclusions) -> tuple[str, ...]:
+        return tuple(map(self._subject.label, sorted(exclusions.excluded or ())))
 
     def _cost(self, group: Group) -> GroupCost:
         labels = tuple(map(self._subject.label, group.units))
@@ -240,7 +282,7 @@ class _Quantizer:
                 return SourceModel.load(self._source), own
             newest = self._recipe.target_opset or self._recipe.max_opset
             if needed > newest:
-                refused = f"{self._request.precision} needs opset {needed}, and"
+                refused = f"{self._kind} needs opset {needed}, and"
                 refused += (
                     f" spec.targetOpset is {newest}"
                     if self._recipe.target_opset is not None
@@ -250,7 +292,7 @@ class _Quantizer:
             try:
                 return SourceModel.load(self._source, needed), own
             except TranslationError as error:
-                refused = f"opset {own} cannot be converted to {needed}, which {self._request.precision} needs: {error}"
+                refused = f"opset {own} cannot be converted to {needed}, which {self._kind} needs: {error}"
         raise StageFailure(
             Reason.PRECISION_UNSUPPORTED,
             refused,
@@ -263,6 +305,8 @@ class _Quantizer:
                 return (1,)
             case "BF16":
                 return _BF16_OPSETS
+            case _ if self._rest:
+                return (max(self._form().opset, _TYPED_SCALES),)
             case _:
                 return (self._form().opset,)
 
@@ -293,7 +337,11 @@ class _Quantizer:
             asked.calibration.method if asked and asked.calibration else "MinMax",
             lambda share: self._report(f"calibrating: {share:.0%} of the runs"),
         )
-        return StaticQuantization(self._subject, layers, ranges, form)
+        if self._rest is None:
+            return StaticQuantization(self._subject, layers, ranges, form)
+        self._declare_types()
+        halves = Halves(self._subject, HALVES[self._rest], self._largest())
+        return MixedQuantization(self._subject, layers, ranges, form, halves)
 
     def _declare_types(self) -> None:
         graph = self._subject.model.graph

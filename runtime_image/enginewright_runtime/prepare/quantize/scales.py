@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright_runtime.prepare.quantize.forms import Grid
+from enginewright_runtime.proof.rounding.half_rules import Half, loss
 
 Array = NDArray[Any]
 # Kernels flush a subnormal scale to zero, and then divide by it.
@@ -31,24 +32,39 @@ class QuantizedWeight:
     axis: int | None
 
 
-def quantizer(low: float, high: float, grid: Grid, *, symmetric: bool) -> Quantizer:
-    """Return the scale and zero point for values between two limits; 0.0 is always representable."""
+def quantizer(
+    low: float, high: float, grid: Grid, *, symmetric: bool, half: Half | None = None
+) -> Quantizer:
+    """Return the scale and zero point for values between two limits; 0.0 is always representable.
+
+    A symmetric scale is a number of `half` where that has one near it.
+    """
     low, high = min(low, 0.0), max(high, 0.0)
     if symmetric:
-        return Quantizer(max(max(-low, high) / grid.high, _SMALLEST), 0)
+        scale = max(max(-low, high) / grid.high, _SMALLEST)
+        if half is not None:
+            scale = float(round_up(np.asarray(scale, np.float32), half))
+        return Quantizer(scale, 0)
     scale = max((high - low) / (grid.high - grid.low), _SMALLEST)
     zero_point = round(grid.low - low / scale)
     return Quantizer(scale, int(min(max(zero_point, grid.low), grid.high)))
 
 
-def quantize_weight(array: Array, grid: Grid, axis: int | None) -> QuantizedWeight:
-    """Quantize a weight symmetrically, with a scale for each index along `axis` or one for all."""
+def quantize_weight(
+    array: Array, grid: Grid, axis: int | None, half: Half | None = None
+) -> QuantizedWeight:
+    """Quantize a weight symmetrically, with a scale for each index along `axis` or one for all.
+
+    Scales are numbers of `half` where that has some near them.
+    """
     exact = array.astype(np.float32)
     others = tuple(index for index in range(exact.ndim) if index != axis)
     largest = np.abs(exact).max(axis=others if axis is not None else None, initial=0.0)
     # for a channel of zeros any scale is valid
     scales = np.where(largest > 0, largest / np.float32(grid.high), 1.0).astype(np.float32)
     scales = np.maximum(scales, np.float32(_SMALLEST))
+    if half is not None:
+        scales = round_up(scales, half)
     shape = [1] * exact.ndim
     if axis is not None:
         shape[axis] = -1
@@ -57,6 +73,22 @@ def quantize_weight(array: Array, grid: Grid, axis: int | None) -> QuantizedWeig
         scaled = np.rint(scaled)
     values = np.clip(scaled, grid.low, grid.high).astype(grid.dtype)
     return QuantizedWeight(values, scales, axis)
+
+
+def round_up(scales: NDArray[np.float32], half: Half) -> NDArray[np.float32]:
+    """Return the next numbers of a format, so that ranges stay covered; the same scales if it has none near them."""
+    if loss("scale", scales, half) is not None:
+        return scales
+    rounded = scales.astype(half.dtype)
+    following = np.nextafter(rounded, half.dtype(np.inf))
+    less = rounded.astype(np.float32) < scales
+    return np.where(less, following, rounded).astype(np.float32)
+
+
+def has_numbers(half: Half, scales: NDArray[np.float32]) -> bool:
+    """Tell whether a format has exactly these numbers."""
+    with np.errstate(over="ignore"):
+        return bool((scales.astype(half.dtype).astype(np.float32) == scales).all())
 
 
 def quantize_bias(array: Array, scales: NDArray[np.float64]) -> NDArray[np.int32] | None:

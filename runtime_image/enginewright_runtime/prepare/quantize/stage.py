@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from enginewright_contract.images import DEVICE_BACKENDS
 from enginewright_contract.manifest import MODEL_NAME, Change, NodeCost, OutputParity
-from enginewright_contract.precisions import why_unsupported
+from enginewright_contract.precisions import why_no_rest, why_unsupported
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding, StageReport, name_nodes
 from enginewright_contract.task import Precision, PrepareTask, Recipe
@@ -87,6 +87,7 @@ class _Quantization:
                 nodes=have.quantized[:_MAX_NODES],
                 remedy="export the model in FP32, or omit spec.precision to serve it unchanged",
             )
+        self._check_rest(have.precision)
         if have.precision == precision:
             return self._keep(
                 precision, f"the model is already {precision} and is served unchanged"
@@ -113,6 +114,20 @@ class _Quantization:
         if refused := self._fails_on_backend(precision):
             raise StageFailure(Reason.QUANTIZATION_FAILED, f"the {precision} model {refused}")
         return self._leave(precision, made, "")
+
+    def _check_rest(self, own: str) -> None:
+        """Refuse another precision of what is not quantized where the model, of its `own` precision, cannot get it."""
+        rest, remedy = self._recipe.rest, "remove spec.quantization.rest"
+        refused = why_no_rest(rest, self._recipe.backend)
+        if rest and own == self._recipe.precision:
+            refused = f"the model is already {own}"
+            remedy += " to serve it unchanged, or export the model in FP32"
+        if refused:
+            raise StageFailure(
+                Reason.PRECISION_UNSUPPORTED,
+                f"spec.quantization.rest is {rest}, and {refused}",
+                remedy=remedy,
+            )
 
     def _find_unjudged(self, made: QuantizedModel, precision: Precision) -> str | None:
         cause = Unjudged.find(made.outputs, self._recipe, precision).cause
@@ -290,13 +305,19 @@ class _Quantization:
                 f"ranges were calibrated with {format_count(made.samples, 'sample')}: values of requests"
                 " beyond these ranges are clipped",
             )
-        if made.excluded and made.agrees:
+        self._warn_of_excluded(
+            made, made.excluded, "are not quantized" if made.rest else "stay unchanged"
+        )
+        self._warn_of_excluded(made, made.excluded_rest, "stay in FP32")
+
+    def _warn_of_excluded(self, made: QuantizedModel, excluded: tuple[str, ...], fate: str) -> None:
+        if excluded and made.agrees:
             self._warn(
                 Reason.QUANTIZATION_FAILED,
-                f"{format_count(len(made.excluded), 'node')} cost too much accuracy and stay unchanged:"
-                f" {name_nodes(list(made.excluded))}; the error, 1 - cosine, was {made.first_error:.2g}"
+                f"{format_count(len(excluded), 'node')} cost too much accuracy and {fate}:"
+                f" {name_nodes(list(excluded))}; the error, 1 - cosine, was {made.first_error:.2g}"
                 f" and is {made.error:.2g}",
-                made.excluded,
+                excluded,
             )
 
     def _find_blank(self, made: QuantizedModel) -> str | None:
@@ -412,7 +433,17 @@ class _Quantization:
             why = "cannot be quantised" if precision in _CALIBRATED else "stay in FP32"
             message += f"; {others} more {why}"
         changes.append(Change(kind=kind, message=message, nodes=made.changed[:_MAX_NODES]))
+        if made.rest:
+            changes.append(self._describe_rest(made))
         return changes
+
+    def _describe_rest(self, made: QuantizedModel) -> Change:
+        message = f"{format_count(len(made.rest), 'node')} of the rest in {self._recipe.rest}"
+        if made.excluded_rest:
+            message += f", excluded {len(made.excluded_rest)} for accuracy"
+        if others := len(made.single) - len(made.excluded_rest):
+            message += f"; {others} more stay in FP32"
+        return Change(kind="precision", message=message, nodes=made.rest[:_MAX_NODES])
 
     def _how(self, made: QuantizedModel) -> str:
         quantization = self._recipe.quantization

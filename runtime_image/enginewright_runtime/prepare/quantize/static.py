@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto, helper
 from typing_extensions import override
 
 from enginewright_runtime.graph.raw import graphs
@@ -29,11 +29,16 @@ from enginewright_runtime.prepare.quantize.scales import (
 )
 from enginewright_runtime.prepare.quantize.subject import ModelEditor, PrecisionPass, SourceModel
 from enginewright_runtime.prepare.quantize.tensors import Sink
+from enginewright_runtime.proof.rounding.half_rules import Half
 
 Array = NDArray[Any]
+TypedName = tuple[str, int]  # of a value, with its element type
 _ACTIVATION: Final = 0  # input of a weighted node
 _WEIGHT: Final = 1
 _BIAS: Final = 2
+OPERANDS: Final = frozenset(
+    {_ACTIVATION, _WEIGHT}
+)  # that a quantized node reads from DequantizeLinear
 EXCLUDED: Final = "excluded for accuracy"
 
 
@@ -148,23 +153,39 @@ class StaticQuantization(PrecisionPass):
 
     @override
     def change(self, model: ModelProto, sink: Sink, excluded: frozenset[int]) -> PassResult:
-        return _StaticWriter(model, self, sink).run(self.layers, excluded)
+        return StaticWriter(model, self, sink).run(self.layers, excluded)
 
 
-class _StaticWriter(ModelEditor):
-    def __init__(self, model: ModelProto, how: StaticQuantization, sink: Sink) -> None:
+class StaticWriter(ModelEditor):
+    """Inserts quantized values into a model."""
+
+    def __init__(
+        self, model: ModelProto, how: StaticQuantization, sink: Sink, half: Half | None = None
+    ) -> None:
+        """Take the pass; scales are numbers of `half` where that has some near them."""
         super().__init__(model, how.subject, sink)
         form = how.form
-        self._form = form
-        self._quantizers = {
-            name: quantizer(low, high, form.activations, symmetric=form.symmetric)
+        self.form = form
+        self.quantizers = {
+            name: quantizer(low, high, form.activations, symmetric=form.symmetric, half=half)
             for name, (low, high) in how.ranges.items()
         }
+        self._half = half
         self._weights: dict[tuple[str, int | None], tuple[str, QuantizedWeight]] = {}
-        self._pairs: dict[str, str] = {}  # value to the output of its QDQ pair
+        # value and element type to the output of its QDQ pair, or of its DequantizeLinear
+        self._pairs: dict[tuple[str, int], str] = {}
 
     def run(self, layers: Layers, excluded: frozenset[int]) -> PassResult:
-        form = self._form
+        """Quantize layers, except `excluded` ones."""
+        chosen, kept = self.choose(layers, excluded)
+        self.insert(chosen)
+        self.scope.remove_unused()
+        return layers.result([self.subject.label(index) for index in chosen], kept)
+
+    def choose(
+        self, layers: Layers, excluded: frozenset[int]
+    ) -> tuple[dict[int, Layer], dict[str, str]]:
+        """Return the layers to quantize by index, and the labels of others with the reason."""
         kept: dict[str, str] = {}
         chosen: dict[int, Layer] = {}
         for layer in layers.layers:
@@ -173,94 +194,116 @@ class _StaticWriter(ModelEditor):
                 kept[label] = EXCLUDED
             elif missing := self._missing(layer):
                 kept[label] = f"calibration observed no values of {missing}"
-            elif form.integers and layer.bias and self._integer_bias(layer) is None:
+            elif self.form.integers and layer.bias and self._integer_bias(layer) is None:
                 kept[label] = "its bias does not fit into 32-bit integers"
             else:
                 chosen[layer.index] = layer
+        return chosen, kept
+
+    def insert(self, chosen: Mapping[int, Layer]) -> None:
+        """Let layers read quantized values, and write them if the form requires that."""
         results = {layer.result for layer in chosen.values() if layer.result}
-        for index, node in enumerate(self.scope.nodes):
+        for index, node in enumerate(self.nodes):
             if index in chosen:
                 self._quantize(node, chosen[index])
             for position, name in enumerate(node.proto.output):
                 if name in results:
                     raw = self.names.fresh(f"{name}_raw")
                     node.set_output(position, raw)
-                    self._pairs[name] = name
-                    node.insert_after(*self._pair(raw, name, self._quantizers[name]))
-        self.scope.remove_unused()
-        return layers.result([self.subject.label(index) for index in chosen], kept)
+                    single = TensorProto.FLOAT
+                    self._pairs[name, single] = name
+                    pair = self._pair((raw, single), (name, single), self.quantizers[name])
+                    node.insert_after(*pair)
+
+    def find_source(self, layer: Layer, reader: Node) -> TypedName:  # noqa: ARG002 - for subclasses
+        """Return the value from which a layer's activation is quantized; `reader` is its first one."""
+        return layer.activation, TensorProto.FLOAT
+
+    def find_element(self, layer: Layer) -> int:  # noqa: ARG002 - for subclasses
+        """Return the element type in which a layer computes."""
+        return TensorProto.FLOAT
+
+    def quantize_weight(self, layer: Layer) -> tuple[str, QuantizedWeight]:
+        """Return a layer's weight on the grid, and the name of its integers."""
+        key = (layer.weight, layer.axis)
+        if key not in self._weights:
+            grid = self.form.weights
+            weight = quantize_weight(self.weight(layer.weight), grid, layer.axis, self._half)
+            name = self.initializer(f"{layer.weight}_quantized", grid.element, weight.values)
+            self._weights[key] = (name, weight)
+        return self._weights[key]
 
     def _missing(self, layer: Layer) -> str | None:
         names = (layer.activation, layer.result)
-        return next((name for name in names if name and name not in self._quantizers), None)
+        return next((name for name in names if name and name not in self.quantizers), None)
 
     def _integer_bias(self, layer: Layer) -> tuple[Array, NDArray[np.float32]] | None:
-        _, weight = self._quantize_weight(layer)
-        scale = self._quantizers[layer.activation].scale * weight.scales.astype(np.float64)
+        _, weight = self.quantize_weight(layer)
+        scale = self.quantizers[layer.activation].scale * weight.scales.astype(np.float64)
         values = quantize_bias(self.weight(layer.bias), scale)
         return None if values is None else (values, scale.astype(np.float32))
 
     def _quantize(self, node: Node, layer: Layer) -> None:
+        element = self.find_element(layer)
         name = layer.activation
-        if name not in self._pairs:  # inserted before its first reader
-            self._pairs[name] = self.names.fresh(f"{name}_dequantized")
-            node.insert_before(*self._pair(name, self._pairs[name], self._quantizers[name]))
-        node.set_input(_ACTIVATION, self._pairs[name])
-        name, weight = self._quantize_weight(layer)
-        if name not in self._pairs:
-            self._pairs[name] = self.names.fresh(f"{layer.weight}_dequantized")
+        if (name, element) not in self._pairs:  # inserted before its first reader
+            source = self.find_source(layer, node)
+            self._pairs[name, element] = target = self.names.fresh(f"{name}_dequantized")
+            node.insert_before(*self._pair(source, (target, element), self.quantizers[name]))
+        node.set_input(_ACTIVATION, self._pairs[name, element])
+        name, weight = self.quantize_weight(layer)
+        if (name, element) not in self._pairs:
+            self._pairs[name, element] = target = self.names.fresh(f"{layer.weight}_dequantized")
             node.insert_before(
                 self._dequantize(
-                    name, self._pairs[name], weight.scales, weight.axis, self._form.weights
+                    name, (target, element), weight.scales, weight.axis, self.form.weights
                 )
             )
-        node.set_input(_WEIGHT, self._pairs[name])
-        if self._form.integers and layer.bias:
+        node.set_input(_WEIGHT, self._pairs[name, element])
+        if self.form.integers and layer.bias:
             bias = self._integer_bias(layer)
             assert bias is not None  # noqa: S101 - checked before the layer was chosen
             values, scale = bias
             quantized = self.initializer(f"{layer.bias}_quantized", TensorProto.INT32, values)
             target = self.names.fresh(f"{layer.bias}_dequantized")
             axis = 0 if scale.ndim else None
-            node.insert_before(self._dequantize(quantized, target, scale, axis))
+            node.insert_before(
+                self._dequantize(quantized, (target, TensorProto.FLOAT), scale, axis)
+            )
             node.set_input(_BIAS, target)
 
-    def _pair(self, source: str, target: str, how: Quantizer) -> Iterator[NodeProto]:
-        quantized = self.names.fresh(f"{source}_quantized")
-        grid = self._form.activations
-        scale = self.initializer(
-            f"{source}_scale", TensorProto.FLOAT, np.array(how.scale, np.float32)
-        )
-        zero = self._zero(source, grid, how.zero_point, ())
+    def _pair(self, source: TypedName, target: TypedName, how: Quantizer) -> Iterator[NodeProto]:
+        name, read = source
+        made, written = target
+        quantized = self.names.fresh(f"{name}_quantized")
+        grid = self.form.activations
+        scale = np.array(how.scale, np.float32)
+        scales = {item: self._scale(name, scale, item) for item in dict.fromkeys((read, written))}
+        zero = self._zero(name, grid, how.zero_point, ())
         for operator, inputs, output in (
-            ("QuantizeLinear", [source, scale, zero], quantized),
-            ("DequantizeLinear", [quantized, scale, zero], target),
+            ("QuantizeLinear", [name, scales[read], zero], quantized),
+            ("DequantizeLinear", [quantized, scales[written], zero], made),
         ):
-            yield self.node(operator, inputs, output, source)
+            yield self.node(operator, inputs, output, name)
 
     def _dequantize(
         self,
         source: str,
-        target: str,
+        target: TypedName,
         scales: NDArray[np.float32],
         axis: int | None,
         grid: Grid | None = None,
     ) -> NodeProto:
-        inputs = [source, self.initializer(f"{source}_scale", TensorProto.FLOAT, scales)]
+        made, element = target
+        inputs = [source, self._scale(source, scales, element)]
         if grid is not None:
             inputs.append(self._zero(source, grid, 0, scales.shape))
         attributes: dict[str, Any] = {} if axis is None else {"axis": axis}
-        return self.node("DequantizeLinear", inputs, target, source, **attributes)
+        return self.node("DequantizeLinear", inputs, made, source, **attributes)
 
-    def _quantize_weight(self, layer: Layer) -> tuple[str, QuantizedWeight]:
-        key = (layer.weight, layer.axis)
-        if key not in self._weights:
-            weight = quantize_weight(self.weight(layer.weight), self._form.weights, layer.axis)
-            name = self.initializer(
-                f"{layer.weight}_quantized", self._form.weights.element, weight.values
-            )
-            self._weights[key] = (name, weight)
-        return self._weights[key]
+    def _scale(self, name: str, scales: NDArray[np.float32], element: int) -> str:
+        array = scales.astype(helper.tensor_dtype_to_np_dtype(element))
+        return self.initializer(f"{name}_scale", element, array)
 
     def _zero(self, name: str, grid: Grid, value: int, shape: tuple[int, ...]) -> str:
         array = np.full(shape, value).astype(grid.dtype)

@@ -84,6 +84,7 @@ class ModelEditor:
         self.model = model
         self.names = Names(self.model)
         self.scope = Scope(self.model.graph)
+        self.nodes = self.scope.nodes  # of the subject, by index
 
     def initializer(self, preferred: str, element: int, array: Array) -> str:
         """Add an initializer; return its name."""

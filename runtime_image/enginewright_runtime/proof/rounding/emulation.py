@@ -6,7 +6,7 @@ What is rounded is what a conversion to the precision, or the device, would roun
 - FP16, BF16: inputs, weights and results of every node that is converted: that exists in the format, and
   that `half_rules` lets have it, without values observed;
 - INT8, FP8: activation and weights of products with constant weights, per tensor and per channel; the
-  other products as in FP32.
+  other products as in FP32, or all else as in FP16 where the rest has that.
 
 A source that has the precision itself is not converted: there the kernels differ. In FP16 and BF16, where
 the CPU provider does not round every result, or does so as well, each one is rounded from a value that is
@@ -85,11 +85,13 @@ def emulate_rounding(
     precision: str,
     folder: Path = Path(),
     largest_weight: float = INT8_LARGEST,
+    rest: str | None = None,
 ) -> ModelProto:
     """Return a copy that rounds as `precision`, FP32 to FP8, does.
 
     Both are parsed without external data, which is in `folder` and read one weight at a time. `largest_weight` is
-    the largest integer of weights in INT8: less where products of 8 bits would saturate.
+    the largest integer of weights in INT8: less where products of 8 bits would saturate. `rest` is the precision of what
+    INT8 and FP8 do not quantize, unless it is FP32.
     """
     emulated = graphs.copy_of(model)
     inline_functions(emulated)
@@ -97,7 +99,7 @@ def emulate_rounding(
     main = Scope(emulated.graph)
     main.sort()
     _name_nodes(main)
-    _Emulation(emulated, main, precision, folder, largest_weight).run()
+    _Emulation(emulated, main, (precision, rest), folder, largest_weight).run()
     return emulated
 
 
@@ -112,12 +114,14 @@ class _Emulation:
         self,
         model: ModelProto,
         main: Scope,
-        precision: str,
+        precisions: tuple[str, str | None],
         folder: Path,
         largest_weight: float,
     ) -> None:
+        precision, rest = precisions
         self._main = main
         self._precision = precision
+        self._half = rest or precision  # that of what is lowered
         self._largest_weight = largest_weight
         self._bits = _BITS[precision]
         self._opset = graphs.default_opset(model) or 1
@@ -133,7 +137,7 @@ class _Emulation:
             self._constants[scope] = Constants(scope.graph, folder, around, replaceable=False)
         self._copies: dict[tuple[Value, str], str] = {}  # rounded, by value and manner
         self._rounded: set[Value] = set()  # that need no such copy
-        half = HALVES.get(precision)
+        half = HALVES.get(self._half)
         self._judge = Judge(half, {}, self._opset) if half is not None else None
         self._treat = self._choose(model)
 
@@ -145,7 +149,8 @@ class _Emulation:
         if any(tensor.data_type in halves for tensor in graphs.walk_tensors(model)):
             return self._multiply
         if self._judge is not None:
-            return partial(self._lower, self._judge)
+            lower = self._mix if self._precision in _QUANTIZED else self._lower
+            return partial(lower, self._judge)
         return self._quantize if self._precision in _QUANTIZED else self._multiply
 
     def run(self) -> None:
@@ -164,10 +169,22 @@ class _Emulation:
             self._read(node, index, "TF32", partial(Formula.round_bits, bits=_TF32_BITS))
 
     def _quantize(self, node: Node) -> None:
-        weight, precision = self._find_weight(node), self._precision
+        weight = self._find_weight(node)
         if weight is None:
             self._multiply(node)
-            return
+        else:
+            self._quantize_layer(node, weight)
+
+    def _mix(self, judge: Judge, node: Node) -> None:
+        weight = self._find_weight(node)
+        if weight is None:
+            self._lower(judge, node)
+        else:
+            self._lower(judge, node, quantized=2)
+            self._quantize_layer(node, weight)
+
+    def _quantize_layer(self, node: Node, weight: TensorProto) -> None:
+        precision = self._precision
         axes = _find_shared_axes(node.proto, len(weight.dims))
         self._read(node, 0, "tensor", partial(Formula.quantize_tensor, precision=precision))
         quantize = partial(
@@ -184,7 +201,8 @@ class _Emulation:
         else:
             self._multiply(node)
 
-    def _lower(self, judge: Judge, node: Node) -> None:
+    def _lower(self, judge: Judge, node: Node, quantized: int = 0) -> None:
+        """Round what a node reads, after so many inputs that are quantized, and what it computes."""
         proto = node.proto
         signature = self._signatures.of(proto)
         variables = self._variables(proto, signature) if signature is not None else set()
@@ -200,15 +218,16 @@ class _Emulation:
         operands = [
             (index, name)
             for index, (name, formal) in enumerate(zip(proto.input, formals, strict=True))
-            if name and formal is not None and formal.kind in variables
+            if index >= quantized and name and formal is not None and formal.kind in variables
         ]
         if not results:
             return  # it reads single precision where there is a choice
         read, constants = [name for _, name in operands], self._constants[node.scope]
         if judge.why_not(proto, read, constants, main=node.scope is self._main) is not None:
             return
-        for index, _ in operands:
-            self._read(node, index, self._precision, self._round)
+        for index, name in operands:
+            if node.scope.find(name) not in self._rounded:
+                self._read(node, index, self._half, self._round)
         for index, name in results:
             if proto.op_type not in _SELECTING:
                 self._change_result(node, index, self._round)
@@ -232,9 +251,9 @@ class _Emulation:
                 self._read(node, 0, half.kind, partial(Formula.nudge, bits=bits))
 
     def _round(self, formula: Formula, value: str) -> str:
-        if self._precision == "FP16":
+        if self._half == "FP16":
             return formula.round_half(value)
-        return formula.round_bits(value, self._bits)
+        return formula.round_bits(value, _BITS[self._half])
 
     # what it is done to
 
@@ -277,7 +296,7 @@ class _Emulation:
         """Let an input of a node read a changed copy of its value, if that is float32."""
         name = node.proto.input[index]
         value = node.scope.find(name)
-        if value is None or self._types.get(name) != _FLOAT or value in self._rounded:
+        if value is None or self._types.get(name) != _FLOAT:
             return
         if (value, manner) not in self._copies:
             formula = self._formula(name)

@@ -79,11 +79,16 @@ def write_unmeasured(model: Path, folder: Path, varying: frozenset[str]) -> None
 
 
 def write_emulated(
-    model: Path, precision: str, out: Path, largest_weight: float = INT8_LARGEST
+    model: Path,
+    precision: str,
+    out: Path,
+    largest_weight: float = INT8_LARGEST,
+    rest: str | None = None,
 ) -> str | None:
     """Write the emulation of a model as `out`, beside its weights; return why there is none. Called in a child process."""
     try:
-        save(emulate_rounding(graphs.parse(model), precision, model.parent, largest_weight), out)
+        proto = graphs.parse(model)
+        save(emulate_rounding(proto, precision, model.parent, largest_weight, rest), out)
     except StageFailure as failure:
         return failure.cause
     except Exception as error:  # noqa: BLE001 - of ONNX's inliner, which has no class for them
