@@ -42,6 +42,8 @@ class ImageFacts(Message):
     providers: tuple[str, ...]
     backends: dict[str, str]  # backend name -> version of its library
     unusable: dict[str, str] | None = None  # backend name -> why its library does not work
+    # backend name -> package URL (purl) of its library, if that is no Python package
+    origins: dict[str, str] | None = None
     cuda_major: str | None = None  # that the image's libraries are built for
     onnx_version: str
     runtime_version: str  # version of this package

@@ -43,6 +43,7 @@ def probe() -> ImageFacts:
                 remedy="build the image from its lock, or install the extra rtx, which pins them",
             )
     versions = {name: backend.version() for name, backend in backends.items()}
+    origins = {name: backend.origin() for name, backend in backends.items()}
     cuda_major = next(
         filter(None, (session_backend.cuda_major() for session_backend in backends.values())), None
     )
@@ -56,6 +57,7 @@ def probe() -> ImageFacts:
         providers=tuple(ort.get_available_providers()),
         backends=versions,
         unusable=unusable_backends() or None,
+        origins={name: origin for name, origin in origins.items() if origin} or None,
         cuda_major=cuda_major,
         onnx_version=str(onnx.__version__),
         runtime_version=metadata.version("enginewright"),

@@ -122,3 +122,4 @@ def test_an_index_that_cannot_be_reached_has_a_remedy(tmp_path: Path) -> None:
     done = install(tmp_path / "nvidia", f"{closed}/")
     assert done.returncode == 1
     assert "set WHEEL_STUB_PIP_INDEX_URL to a mirror, or build the image cuda" in done.stderr
+    assert "or maven, whose TensorRT is Maven Central's" in done.stderr

@@ -1,9 +1,7 @@
 """NVIDIA's TensorRT 10 and 11 without a GPU: what their parsers say, by preflight and beside TensorRT-RTX's."""
 
 import re
-import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import onnx
@@ -13,7 +11,6 @@ from enginewright_runtime.core.isolation import Call
 from enginewright_runtime.tensorrt import native
 from onnx import ModelProto
 
-from tests.integration.test_backends_fallback import load
 from tests.support import broken_models as broken
 from tests.support import modelopt_models
 from tests.support.engines import VERSION as RTX
@@ -22,9 +19,9 @@ from tests.support.parser_differences import GRAPHS
 from tests.support.preflight_runs import Desk
 from tests.support.quantizing import attention, convolutions, mix_precisions, random
 from tests.support.serving import run_json
+from tests.support.tensorrt_libraries import VERSIONS, fetch
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-VERSIONS = {"10": "10.15.1.29", "11": "11.2.1.2"}
 _PAGE = REPOSITORY / "docs/builders.md"
 _ROW = re.compile(
     r"^\| (?P<name>[^|]+) \| (?P<rtx>yes|no) \| (?P<ten>yes|no) \| (?P<eleven>yes|no) \|$"
@@ -38,18 +35,6 @@ answer = native.parse(backend="tensorrt", version=version, model=Path(model), lo
 print(json.dumps({"parsed": answer.parsed, "errors": [error.message for error in answer.parser]}))
 """
 pytestmark = pytest.mark.timeout(1800)
-
-
-@cache
-def fetch(major: str) -> Path:
-    """Return the folder of a TensorRT, downloaded once."""
-    done = subprocess.run(
-        [str(REPOSITORY / "hack/tensorrt-libraries"), major],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return Path(done.stdout.strip().splitlines()[-1])
 
 
 @pytest.fixture(scope="session", params=sorted(VERSIONS))
@@ -157,13 +142,3 @@ def test_the_parsers_differ_as_the_page_says(
 
 def test_the_page_has_a_row_for_every_graph() -> None:
     assert {name for name, _ in read_rows()} == set(GRAPHS)
-
-
-def test_onnxruntimes_provider_loads_these_libraries(gpu_python: Path, tmp_path: Path) -> None:
-    """As far as it goes without CUDA's libraries and a driver: what it lacks is theirs."""
-    reported = load(gpu_python, tmp_path, "tensorrt", libraries=fetch("10"))
-    assert reported["reason"] == Reason.PROVIDER_MISSING
-    needed, _, driver = reported["message"].partition("; and DriverMissing: ")
-    assert "libcudart.so.13" in needed
-    assert "libnv" not in needed
-    assert "libcuda.so.1" in driver

@@ -35,6 +35,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
         "integration/test_gpu_proof.py::test_everything_is_packed_for_the_machine",
         "integration/test_gpu_proof.py::test_the_whole_proof_is_rehearsed_on_the_cpu",
         "integration/test_installing.py",
+        "integration/test_tensorrt_maven.py",
         "integration/test_tensorrt_parser.py",
     ),
     "what an API server with played Jobs and pods decides as well, in `tests/apiserver`": (

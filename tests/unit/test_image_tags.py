@@ -64,6 +64,7 @@ def test_the_operator_changes_no_runtime_tag(images: ModuleType) -> None:
         ("cpu", "runtime_image/Containerfile"),
         ("nvidia", "runtime_image/nvidia.Containerfile"),
         ("cuda", "runtime_image/nvidia.Containerfile"),
+        ("maven", "runtime_image/nvidia.Containerfile"),
     ],
 )
 def test_copied_files_decide_the_tag(images: ModuleType, name: str, containerfile: str) -> None:
@@ -81,6 +82,30 @@ def test_copied_files_decide_the_tag(images: ModuleType, name: str, containerfil
         path = REPOSITORY / entry
         files = path.rglob("*.py") if path.is_dir() else [path]
         assert {file.relative_to(REPOSITORY).as_posix() for file in files} <= origins
+
+
+def test_what_fetches_an_images_libraries_decides_its_tag_alone(images: ModuleType) -> None:
+    program = "hack/tensorrt-libraries"
+    assert [image.name for image in images.IMAGES if program in sources(images, image.name)] == [
+        "maven"
+    ]
+
+
+def test_a_build_mounts_the_libraries_that_its_image_names(
+    images: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(command: list[str], timeout: float) -> str:
+        assert timeout >= 1800, "half a gigabyte"
+        return f"/cache/{Path(command[0]).name}-{command[1]}\n"
+
+    monkeypatch.setattr(images, "run", fetch)
+    monkeypatch.setenv("HOME", str(tmp_path))  # a folder for pip is made there
+    mounts = {image.name: images.volumes(image) for image in images.IMAGES}
+    mounted = [
+        name for name, options in mounts.items() if any(":/libraries:" in item for item in options)
+    ]
+    assert mounted == ["maven"]
+    assert mounts["maven"][-2:] == ["--volume", "/cache/tensorrt-libraries-10:/libraries:ro"]
 
 
 def test_derived_image_changes_with_its_base(
@@ -105,8 +130,10 @@ def test_nvidia_libraries_are_built_by_name(
 
     assert list_references() == ["operator", "cpu", "openvino", "gpu", "rtx", "monitoring"]
     assert list_references("--nvidia") == list_references("nvidia") == ["nvidia"]
+    assert list_references("--nvidia", "--maven") == list_references("maven") == ["maven"]
     assert list_references("cuda", "gpu") == ["gpu", "cuda"]
     assert images.main(["list", "--nvidi"]) == 2
+    assert images.main(["list", "--maven"]) == 2, "it says where NVIDIA's libraries come from"
 
 
 def test_archives_of_images_differ(images: ModuleType) -> None:
@@ -132,6 +159,21 @@ def test_nvidias_packages_are_all_locked_with_hashes(name: str) -> None:
     assert all(" --hash=sha256:" in entry for entry in entries)
 
 
+@pytest.mark.parametrize("major", ["10", "11"])
+def test_maven_centrals_tensorrt_has_bindings_of_its_version(major: str) -> None:
+    folder = REPOSITORY / "requirements"
+    bindings = (folder / f"tensorrt-bindings-{major}.txt").read_text().split()[0]
+    (line,) = (
+        line
+        for line in (folder / f"tensorrt-libraries-{major}.lock").read_text().splitlines()
+        if not line.startswith("#")
+    )
+    digest, artifact = line.split()
+    version = artifact.split(":")[2].partition("-")[0]
+    assert (len(digest), version.partition(".")[0]) == (64, major)
+    assert bindings.startswith(f"tensorrt-cu13-bindings=={version}.")
+
+
 def test_the_runtime_images_find_the_driver_and_ask_for_no_device_by_themselves() -> None:
     """Of GKE, whose device plugin mounts a folder, and of NVIDIA's container toolkit, which reads variables.
 
@@ -155,6 +197,8 @@ def test_the_runtime_images_find_the_driver_and_ask_for_no_device_by_themselves(
     [
         ("build", "build", ["operator", "cpu", "openvino", "gpu", "rtx", "monitoring"], "", ()),
         ("build --nvidia", "build", ["nvidia"], "", ()),
+        ("build --maven --nvidia", "build", ["maven"], "", ()),
+        ("build --maven", "build", [], "", None),
         ("build --architectures amd64,arm64 cpu", "build", ["cpu"], "", ("amd64", "arm64")),
         ("push host/team cpu rtx", "push", ["cpu", "rtx"], "host/team", ()),
         ("push --architectures arm64 host/team cpu", "push", ["cpu"], "host/team", ("arm64",)),

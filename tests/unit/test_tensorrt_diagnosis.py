@@ -322,6 +322,44 @@ def test_a_library_that_makes_no_builder_lacks_its_driver(
     assert said in caught.value.cause
 
 
+NO_KERNELS = (
+    "Error Code 6: API Usage Error (Unable to load library: libnvinfer_builder_resource_sm90.so.10.15.1:"
+    " libnvinfer_builder_resource_sm90.so.10.15.1: cannot open shared object file: No such file or directory)"
+)
+LACKING = "TensorRT in this image builds no engine for the device: it has no libnvinfer_builder_resource_sm90"
+
+
+def test_a_builder_without_kernels_for_its_device_lacks_a_library() -> None:
+    library = SimpleNamespace(Builder=return_null)
+    with pytest.raises(StageFailure) as caught:
+        open_builder(
+            library,
+            FLAVORS["tensorrt"],
+            SimpleNamespace(errors=[f"createInferBuilder: {NO_KERNELS}"]),
+        )
+    assert (caught.value.reason, caught.value.cause) == (Reason.PROVIDER_MISSING, LACKING)
+
+
+# fault: Engines | TensorRT has no kernels of its builder for the device, as Maven Central's | the builder: `ProviderMissing`
+#   with the library that it lacks, and images that have it | at once
+@pytest.mark.parametrize(
+    "errors",
+    [
+        (f"IBuilder::buildSerializedNetwork: {NO_KERNELS}",),
+        (
+            f"IBuilder::buildSerializedNetwork: {NO_KERNELS}",
+            NO_DEVICE,
+            "Internal error: plan is empty",
+        ),
+    ],
+)
+def test_a_build_without_kernels_for_its_device_lacks_a_library(errors: tuple[str, ...]) -> None:
+    answer = BuildResult(built=False, parsed=True, errors=errors)
+    refused = failure(answer, replace(ABOUT, title="TensorRT"))
+    assert (refused.reason, refused.cause) == (Reason.PROVIDER_MISSING, LACKING)
+    assert "use an image with NVIDIA's packages of TensorRT" in refused.message
+
+
 class Severity(int):
     """A severity of NVIDIA's logger, as far as it is used."""
 
@@ -417,6 +455,7 @@ def build_with(library: Library, folder: Path, monkeypatch: pytest.MonkeyPatch) 
         ("CUDA initialization failure with error: 35.", Reason.DRIVER_TOO_OLD, "error: 35"),
         ("Error Code 1: Cuda Runtime (none (cudaError 100))", Reason.DRIVER_MISSING, "none"),
         ("std::bad_alloc", Reason.OUT_OF_MEMORY, "exceeds its memory limit"),
+        (NO_KERNELS, Reason.PROVIDER_MISSING, LACKING),
         ("Error Code 3: API Usage Error (it is unfit)", Reason.BUILD_FAILED, "{}: it is unfit"),
         ("", Reason.BUILD_FAILED, "{}: it gives no reason"),
     ],

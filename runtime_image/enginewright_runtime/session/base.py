@@ -66,6 +66,10 @@ class SessionBackend(ABC):
         """Return why the backend's library in this image cannot be used, if there is one that cannot."""
         return None
 
+    def origin(self) -> str | None:
+        """Return the package URL of the backend's library, if it is no Python package and says where it is from."""
+        return None
+
     def missing_libraries(self) -> tuple[str, ...]:
         """Return the missing libraries that the provider needs, except the driver's."""
         return ()

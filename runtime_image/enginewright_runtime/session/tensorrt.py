@@ -80,6 +80,15 @@ class TensorRtBackend(CudaBackend):
         path = _infer()
         return path.resolve().name.removeprefix(_INFER) if path else "unknown"
 
+    @override
+    def origin(self) -> str | None:
+        addresses = (
+            address
+            for owner in libraries.owners(_BUILDER_LIBRARIES)
+            for address in owner.metadata.get_all("Download-URL") or ()
+        )
+        return next((address for address in addresses if address.startswith("pkg:")), None)
+
 
 def _infer() -> Path | None:
     return next(

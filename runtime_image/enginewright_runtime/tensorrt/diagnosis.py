@@ -31,6 +31,8 @@ _NO_HOST_MEMORY: Final = (
     "Failed to allocate host memory",
     "Unexpected exception Resource temporarily unavailable",  # no memory for a thread's stack: EAGAIN
 )
+# of the builder, with kernels for one kind of device: all of NVIDIA's packages have it, other distributions of TensorRT do not
+_KERNELS: Final = re.compile(r"Unable to load library: (?P<name>libnvinfer_builder_resource\w*)")
 # 10.6 says no more where memory ends while its kernels load, which takes 0.8 GiB of an H200
 _UNSPECIFIC: Final = re.compile(r"Error Code \d+: (?:Cuda Runtime|Cask) ")
 _LITTLE_BYTES: Final = 2 << 30  # of device memory, in which no build can be expected to succeed
@@ -123,6 +125,8 @@ def failure(answer: BuildResult, about: Circumstances) -> StageFailure:
     text = "\n".join(answer.errors)
     if any(sign in text for sign in _NO_HOST_MEMORY):
         return out_of_memory(f"building the engine with {about.title}")
+    if lacking := _lacks_kernels(about.title, answer.errors):
+        return lacking
     if not answer.parsed:
         return _describe_unparsed(answer, about)
     return _of_build(answer, about)
@@ -287,6 +291,8 @@ def _without_device(answer: BuildResult, about: Circumstances) -> StageFailure:
 
 def without_driver(title: str, errors: Sequence[str]) -> StageFailure:
     """Return the failure of a library that cannot use the device, with what it logged."""
+    if lacking := _lacks_kernels(title, errors):
+        return lacking
     too_old = _DRIVER_TOO_OLD in _cuda_codes(errors)
     why = sentence(errors[-1]) if errors else "it gives no reason"
     return StageFailure(
@@ -299,10 +305,23 @@ def creates_nothing(what: str, title: str, errors: Sequence[str]) -> StageFailur
     """Return the failure of a library that returns nothing where it should create `what`, with what it logged."""
     if any(sign in error for error in errors for sign in _NO_HOST_MEMORY):
         return out_of_memory(f"building the engine with {title}")
+    if lacking := _lacks_kernels(title, errors):
+        return lacking
     if _cuda_codes(errors):
         return without_driver(title, errors)
     why = sentence(errors[-1]) if errors else "it gives no reason"
     return StageFailure(Reason.BUILD_FAILED, f"{title} creates no {what}: {why}")
+
+
+def _lacks_kernels(title: str, errors: Sequence[str]) -> StageFailure | None:
+    match = next(filter(None, map(_KERNELS.search, errors)), None)
+    if match is None:
+        return None
+    return StageFailure(
+        Reason.PROVIDER_MISSING,
+        f"{title} in this image builds no engine for the device: it has no {match['name']}",
+        remedy="use an image with NVIDIA's packages of TensorRT (docs/images.md), or choose another backend in spec.backends",
+    )
 
 
 def _cuda_codes(errors: Sequence[str]) -> set[str]:
