@@ -3,7 +3,7 @@
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import onnx
@@ -16,7 +16,8 @@ from enginewright_runtime.prepare.quantize.forms import form_of
 from enginewright_runtime.session import processor
 from enginewright_runtime.session.arrays import read_arrays
 from enginewright_runtime.session.optimization import LEVELS
-from onnx import ModelProto
+from numpy.typing import NDArray
+from onnx import ModelProto, numpy_helper
 
 from tests.integration.test_tensorrt_precisions import model
 from tests.support.broken_models import initializer, parse_text
@@ -153,22 +154,58 @@ def test_integer_operators_of_equal_types_compute_the_same(node: str) -> None:
         assert np.array_equal(want, have)
 
 
+def draw(*shape: int) -> NDArray[np.int8]:
+    return np.random.default_rng(0).integers(-127, 128, shape).astype(np.int8)
+
+
 @needs_exact_products
-def test_convolutions_of_integers_of_equal_types_compute_the_same() -> None:
-    kernel = np.random.default_rng(0).integers(-127, 128, (4, 8, 3, 3)).astype(np.int8)
+@pytest.mark.parametrize(
+    ("text", "weights"),
+    [
+        (
+            """(float[1, 8, 6, 6] x) => (float[1, 4, 4, 4] y) { q = QuantizeLinear(x, s, z)
+            p = QLinearConv(q, s, z, w, sw, zw, sy, z) y = DequantizeLinear(p, sy, z) }""",
+            {"w": draw(4, 8, 3, 3), "zw": np.zeros(4, np.int8), "sw": np.full(4, 0.01, np.float32)},
+        ),
+        (
+            """(float[1, 8, 6, 6] x) => (int32[1, 4, 4, 4] y) { q = QuantizeLinear(x, s, z)
+            y = ConvInteger(q, w, z) }""",
+            {"w": draw(4, 8, 3, 3)},
+        ),
+        (
+            """(float[2, 4, 16] x) => (float[2, 4, 16] y) { q = QuantizeLinear(x, s, z)
+            y = com.microsoft.QAttention <num_heads = 2> (q, w, b, s, s, , z) }""",
+            {"w": draw(16, 48), "b": random(48)},
+        ),
+        (
+            """(float[5, 2, 16] x) => (float[5, 1, 2, 8] y) {
+            y = com.microsoft.DynamicQuantizeLSTM <hidden_size = 8>
+                (x, w, u, b, , , , , sw, zw, sw, zw) }""",
+            {"w": draw(1, 16, 32), "u": draw(1, 8, 32), "b": random(1, 64)}
+            | {"sw": np.array([0.01], np.float32), "zw": np.zeros(1, np.int8)},
+        ),
+    ],
+    ids=["QLinearConv", "ConvInteger", "QAttention", "DynamicQuantizeLSTM"],
+)
+def test_further_operators_of_equal_types_compute_the_same(
+    text: str, weights: dict[str, NDArray[Any]]
+) -> None:
+    constants = (numpy_helper.from_array(array, name) for name, array in weights.items())
     source = parse_text(
-        """(float[1, 8, 6, 6] x) => (float[1, 4, 4, 4] y) { q = QuantizeLinear(x, s, z)
-        p = QLinearConv(q, s, z, w, sw, zw, sy, z) y = DequantizeLinear(p, sy, z) }""",
-        *(initializer("s", 1 / 128), initializer("z", 128, np.uint8)),
-        *(initializer("w", kernel, np.int8), initializer("sw", [1 / 128] * 4)),
-        *(initializer("zw", [0] * 4, np.int8), initializer("sy", 1 / 16)),
+        text,
+        *(initializer("s", 1 / 128), initializer("z", 128, np.uint8), initializer("sy", 1 / 16)),
+        *constants,
+        domains=[(MICROSOFT, 1)],
     )
     exact = ModelProto.FromString(source.SerializeToString())
     shift_weights(exact)
-    (folded,) = (node for node in exact.graph.node if node.op_type == "QLinearConv")
-    assert folded.input[3] != "w"
-    feeds = {"x": np.random.default_rng(1).uniform(-1, 1, (1, 8, 6, 6)).astype(np.float32)}
-    assert np.array_equal(run(source, feeds)[0], run(exact, feeds)[0])
+    reading = {name for node in exact.graph.node for name in node.input if node.op_type != "Cast"}
+    assert "w" not in reading
+    shape = [size.dim_value for size in source.graph.input[0].type.tensor_type.shape.dim]
+    feeds = {"x": random(*shape) / 4}
+    (want,), (have,) = run(source, feeds), run(exact, feeds)
+    assert np.ptp(want) > 0.1
+    assert np.array_equal(want, have)
 
 
 def test_products_of_signed_activations_stay_as_they_are() -> None:
