@@ -56,10 +56,15 @@ class ValueSums:
         return np.sqrt(self._squares / np.maximum(self.count, 1.0))
 
     @property
+    def mean(self) -> Floats:
+        """The mean of the values, 0 without any."""
+        return self._total / np.maximum(self.count, 1.0)
+
+    @property
     def deviation(self) -> Floats:
         """The standard deviation of the values, 0 without any."""
-        counts = np.maximum(self.count, 1.0)
-        return np.sqrt(np.maximum(self._squares / counts - np.square(self._total / counts), 0.0))
+        squares = self._squares / np.maximum(self.count, 1.0)
+        return np.sqrt(np.maximum(squares - np.square(self.mean), 0.0))
 
 
 def measure_errors(

@@ -179,7 +179,7 @@ class PartsBuilder:
             allowed = self._allowed[output] = self._tolerances.of_output(output, dtype)
             self._add_figures(output, want, have)
             if output not in self._sums:
-                self._movements[output] = Movement(want.shape) if floats else None
+                self._movements[output] = Movement(rows=0 not in axes) if floats else None
                 self._sums[output] = [
                     AxisSums(axis, count_parts(want.shape, axis), floats=floats) for axis in axes
                 ]
@@ -215,7 +215,7 @@ class PartsBuilder:
         unit = _UNIT.get(self._dtypes.get(output, ""), _UNIT_FLOAT32)
         within = np.zeros(sums.size)
         if movement is not None and sums.axis != _find_positions(self._sums[output]):
-            within = movement.measure(sums.axis, sums.size)
+            within = movement.measure(sums.axis, values.mean)
         return AxisParts(
             axis=sums.axis,
             magnitude=np.where(names, 1.0, values.rms),
