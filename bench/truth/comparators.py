@@ -109,6 +109,7 @@ def _select(parts: Parts, output: str, axis: int, index: int) -> AxisParts:
         spread=whole.spread[part],
         error=whole.error[part],
         count=whole.count[part],
+        names=whole.names[part],
     )
 
 

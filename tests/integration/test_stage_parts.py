@@ -1,7 +1,8 @@
 """Parts of outputs that a lower precision loses, or that the samples do not show: what the stages say."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ from enginewright_runtime.proof.golden_run import GoldenFiles, JudgedRun, run_ju
 from enginewright_runtime.proof.parity.parts import PARTS, read_parts
 from enginewright_runtime.store import open_store
 from enginewright_serving.sidecar.samples import GoldenSamples
+from numpy.typing import NDArray
 from onnx import ModelProto
 
 from tests.support.broken_models import parse_text
@@ -22,6 +24,7 @@ from tests.support.converting import recipe, run
 from tests.support.preparing import Workplace
 from tests.support.quantizing import make_calibration, random, weight, work
 
+Array = NDArray[Any]
 RTX = "tensorrt-rtx"
 WIDTH = 32
 SCORES = 4  # index of the first of two
@@ -61,6 +64,90 @@ def test_int8_head_whose_scores_share_the_range_of_pixels_is_refused_by_their_co
     assert caught.value.reason is Reason.QUANTIZATION_FAILED
     assert "of axis 2" in caught.value.cause
     assert "allowed: 50% by INT8" in caught.value.cause
+
+
+class Lost(NamedTuple):
+    """A model of which INT8 with one range per tensor loses a part, its golden samples and data, and what is said."""
+
+    model: ModelProto
+    samples: list[dict[str, Array]]
+    data: dict[str, Array]
+    said: str
+
+
+def lose_offsets() -> Lost:
+    """Return a head whose last columns are small offsets from a grid of anchors."""
+    model = make_head()
+    bias = next(tensor for tensor in model.graph.initializer if tensor.name == "b")
+    grid = np.tile(onnx.numpy_helper.to_array(bias), (100, 1))
+    grid[:, SCORES:] = np.linspace(0, 8, 100)[:, None]
+    bias.CopyFrom(weight("b", grid))
+    return Lost(model, SAMPLES, DATA, "of axis 2")
+
+
+def lose_classes() -> Lost:
+    """Return rows of a large number and a class: 0, or one of two neighbours, which a small number tells apart."""
+    columns = random(WIDTH, 2, seed=2) * np.array([120, 0.03])
+    numbers = {"none": 0, "c0": 0, "c1": 78, "c2": 79}
+    model = parse_text(
+        f"""(float["n", 100, {WIDTH}] x) => (float["n", 100, 2] y) {{
+        ["fc"] h = MatMul(x, w) ["relu"] r = Relu(h) ["head"] m = MatMul(r, v) a, b = Split <axis = 2> (m)
+        is_any = Greater(a, none) is_first = Greater(b, none)
+        one = Where(is_first, c1, c2) class = Where(is_any, one, c0) y = Concat <axis = 2> (a, class) }}""",
+        weight("w", random(WIDTH, WIDTH, seed=1, scale=0.3)),
+        weight("v", columns),
+        *(weight(name, np.array([number])) for name, number in numbers.items()),
+    )
+    return Lost(model, SAMPLES, DATA, "in index 1 of axis 2, over all samples")
+
+
+def lose_object() -> Lost:
+    """Return a mask of an object of 3% of the pixels, the score of which is small beside another class's."""
+
+    def draw(seed: int) -> Array:
+        image = np.random.default_rng(seed).random((1, 3, 64, 64), np.float32) * np.float32(0.2)
+        image[:, :, 20:30, 20:32] += np.float32(0.8)
+        return image
+
+    scores = np.zeros((3, 3, 1, 1))
+    scores[1], scores[2] = 0.01, np.array([3, -3, 0]).reshape(3, 1, 1)
+    model = parse_text(
+        """(float["n", 3, 64, 64] x) => (int64["n", 1, 64, 64] y) {
+        ["conv"] s = Conv(x, w, b) ["best"] y = ArgMax <axis = 1> (s) }""",
+        weight("w", scores),
+        weight("b", np.array([0.0, -0.015, -9.0])),
+    )
+    data = {"x": np.concatenate([draw(seed) for seed in range(10, 74)])}
+    return Lost(model, [{"x": draw(seed)} for seed in range(3)], data, "values are others")
+
+
+def lose_quiet_samples() -> Lost:
+    """Return layers, and a sample that is 400 times as loud as the others."""
+    loud = random(4, 16, seed=9) * np.float32(400)
+    model = parse_text(
+        """(float["n", 16] x) => (float["n", 1] y) {
+        ["a"] h = MatMul(x, w) ["r"] i = Relu(h) ["b"] j = MatMul(i, v) ["s"] k = Relu(j) ["c"] y = MatMul(k, u) }""",
+        weight("w", random(16, 32, seed=1, scale=0.3)),
+        weight("v", random(32, 32, seed=2, scale=0.3)),
+        weight("u", random(32, 1, seed=3, scale=0.3)),
+    )
+    samples = [{"x": random(4, 16, seed=seed)} for seed in range(7)]
+    data = {"x": np.concatenate([random(63, 16, seed=20), loud[:1]])}
+    return Lost(model, [*samples, {"x": loud}], data, "samples, each by its own scale")
+
+
+@pytest.mark.parametrize("lose", [lose_offsets, lose_classes, lose_object, lose_quiet_samples])
+def test_int8_that_loses_what_larger_values_hide_is_refused(
+    lose: Callable[[], Lost], tmp_path: Path
+) -> None:
+    # fault: a part of an output is lost by quantization, and a grid, other classes, the background or a loud sample hides it
+    lost = lose()
+    quantization = make_calibration(0.0).model_copy(update={"per_channel": False})
+    how = recipe(precision="INT8", quantization=quantization)
+    with pytest.raises(StageFailure) as caught:
+        work(tmp_path, lost.model, lost.samples, how, lost.data).run()
+    assert caught.value.reason is Reason.QUANTIZATION_FAILED
+    assert lost.said in caught.value.cause
 
 
 def test_fp16_with_a_column_that_no_sample_moves_is_held_until_it_is_accepted_by_name(

@@ -195,8 +195,8 @@ def test_part_that_is_zero_but_for_rounding_does_not_move() -> None:
 
 def test_errors_of_few_values_are_compared_with_more_of_what_rounding_costs() -> None:
     expected = {
-        "a": {NAME: np.array([[1.0, 5.0]], np.float32)},
-        "b": {NAME: np.array([[2.0, 9.0]], np.float32)},
+        "a": {NAME: np.array([[1.5, 5.5]], np.float32)},
+        "b": {NAME: np.array([[2.5, 9.5]], np.float32)},
     }
     parts = build(expected, lambda array: array + np.float32(0.1))
     off = judge(expected, parts, lambda array: array + np.float32(0.5))
@@ -301,14 +301,14 @@ def test_naming_axes_are_those_of_one_size_that_no_input_decides(
     assert find_axes(spec, shapes, frozenset({"batch", "sequence"})) == axes
 
 
-def test_only_floats_have_parts() -> None:
+def test_only_numbers_have_parts() -> None:
     inputs = (TensorSpec(name="x", dtype="float32", shape=("n", 3)),)
     outputs = (
-        TensorSpec(name="labels", dtype="int64", shape=("n", 5)),
+        TensorSpec(name="labels", dtype="string", shape=("n", 5)),
         TensorSpec(name=NAME, dtype="float32", shape=("n", 5)),
     )
     expected: dict[str, dict[str, Array]] = {
-        "a": {"labels": np.zeros((2, 5), np.int64), NAME: np.zeros((2, 5), np.float32)}
+        "a": {"labels": np.full((2, 5), "x", object), NAME: np.zeros((2, 5), np.float32)}
     }
     feeds = {"x": np.zeros((2, 3), np.float32)}
     assert select_axes(inputs, outputs, feeds, expected) == {NAME: (WHOLE, 1)}
@@ -389,8 +389,8 @@ def test_whole_output_is_one_part_and_is_named_so() -> None:
         builder.add(outputs, {NAME: round_to_half(outputs[NAME])})
     parts = builder.build()
     (whole,) = parts[NAME]
-    everything = np.concatenate([outputs[NAME].ravel() for outputs in samples.values()])
-    assert whole.spread == pytest.approx([everything.std(dtype=np.float64)])
+    everything = np.stack([outputs[NAME].astype(np.float64) for outputs in samples.values()])
+    assert whole.spread == pytest.approx([1.5 * np.sqrt(everything.var(0).mean())], rel=1e-5)
     fault = judge(samples, parts, lambda array: array * np.float32(0.7)).find_fault(NAME, FP16)
     assert fault is not None
     assert fault.describe(FP16).startswith("differs as a whole, over all samples")
@@ -446,7 +446,7 @@ def test_file_holds_what_was_written(tmp_path: Path) -> None:
         assert (read.figures is None) is (part.figures is None)
         if read.figures is not None and part.figures is not None:
             assert astuple(read.figures) == pytest.approx(astuple(part.figures), abs=1e-6)
-        for field in ("magnitude", "spread", "error", "count"):
+        for field in ("magnitude", "spread", "error", "count", "names"):
             np.testing.assert_allclose(getattr(read, field), getattr(part, field), rtol=1e-6)
 
 

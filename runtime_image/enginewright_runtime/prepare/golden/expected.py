@@ -45,14 +45,23 @@ def judge_expected(
 
 
 def _take_errors(expected: Parts, measured: Parts) -> Parts:
-    """Return the expected parts with what rounding costs, which was measured on the source; others are left out."""
+    """Return the expected parts with what rounding costs, which was measured on the source; others are left out.
+
+    Where the source's values are no names and the expected ones are, that is no less than it costs names.
+    """
     errors = {(output, item.axis): item for output, items in measured.items() for item in items}
     return {
         output: taken
         for output, items in expected.items()
         if (
             taken := tuple(
-                replace(item, error=own.error, count=own.count, figures=own.figures)
+                replace(
+                    item,
+                    error=own.error,
+                    count=own.count,
+                    own_share=own.own_share,
+                    figures=own.figures,
+                )
                 for item in items
                 if (own := errors.get((output, item.axis))) is not None
             )

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from enginewright_contract.manifest import TensorSpec
 
+from enginewright_runtime.proof.parity.axis_sums import MOST_NAMES
 from enginewright_runtime.proof.parity.part_sums import WHOLE
 from enginewright_runtime.proof.parity.values import Array, kind_of
 
@@ -13,6 +15,8 @@ _MAP_RANK = 3  # the smallest of outputs that may be maps of them
 _LEAST_SIDE = 8  # of a map: smaller ones may be matrices, which have names
 _LARGEST_STRIDE = 32  # of usual networks
 _MOST_PARTS = 300_000  # longer axes hold positions, such as those of sound
+_LEAST_NAMES = 32  # in each part of integers: fewer say nothing that the whole does not
+_NO_NUMBERS = frozenset({"string", "other"})
 
 
 def select_axes(
@@ -21,7 +25,7 @@ def select_axes(
     feeds: Mapping[str, Array],
     expected: Mapping[str, Arrays],
 ) -> dict[str, tuple[int, ...]]:
-    """Return `WHOLE` and the naming axes of every float output; `feeds` are the inputs of the first sample, `expected` the golden outputs by sample.
+    """Return `WHOLE` and the naming axes of every output of floats, integers or booleans; `feeds` are the inputs of the first sample, `expected` the golden outputs by sample.
 
     Axes that are named as an input's, that have different sizes in the samples, or that follow height and
     width of an image hold positions, and those of size 1 nothing. All others count as naming.
@@ -37,9 +41,8 @@ def select_axes(
     axes = {}
     for spec in outputs:
         arrays = [sample[spec.name] for sample in expected.values() if spec.name in sample]
-        if len(arrays) == len(expected) and all(
-            kind_of(array, spec.dtype) == "float" for array in arrays
-        ):
+        kinds = {kind_of(array, spec.dtype) for array in arrays}
+        if len(arrays) == len(expected) and not kinds & _NO_NUMBERS:
             # an output may name another axis like an input's: it holds positions if it has the size too
             shared = zip(spec.shape, arrays[0].shape, strict=False) if arrays else ()
             symbols = frozenset(
@@ -48,6 +51,8 @@ def select_axes(
             named = find_axes(spec, [array.shape for array in arrays], symbols)
             shape = arrays[0].shape if arrays else ()
             positions = _find_map(shape, images)
+            if kinds - {"float"}:
+                named = tuple(axis for axis in named if _hold_names(arrays, axis))
             axes[spec.name] = (WHOLE, *(axis for axis in named if axis not in positions))
     return axes
 
@@ -67,6 +72,12 @@ def find_axes(
         for axis, (size, *sizes) in enumerate(zip(declared, *shapes, strict=True))
         if size not in symbols and len(set(sizes)) == 1 and 1 < sizes[0] <= _MOST_PARTS
     )
+
+
+def _hold_names(arrays: Sequence[Array], axis: int) -> bool:
+    """Return whether each part of integers along an axis has enough of them, and can be counted by itself."""
+    size = arrays[0].shape[axis]
+    return bool(size <= MOST_NAMES and sum(map(np.size, arrays)) >= _LEAST_NAMES * size)
 
 
 def _list_images(shape: tuple[int, ...]) -> list[tuple[int, int]]:

@@ -237,8 +237,8 @@ class Comparison:
         figures = measure(want, have, allowed, dtype, self._scales.get(output, 0.0))
         if figures.numeric:
             total.figures.append(figures)
-            total.allowed = allowed
-            self._parts.add(sample, output, want, have, dtype)
+        total.allowed = allowed
+        self._parts.add(sample, output, want, have, dtype)
         wrong = fault(figures, allowed)
         return (wrong, _severity(wrong, figures)) if wrong else None
 
@@ -280,7 +280,7 @@ class _Total:
     figures: list[Figures] = field(default_factory=list)  # by sample, of numbers
     runs: int = 0  # of a varying output
     by_values: bool = False  # whether any number was compared by value
-    allowed: Tolerance | None = None  # of numbers
+    allowed: Tolerance | None = None
 
     @property
     def compared(self) -> bool:

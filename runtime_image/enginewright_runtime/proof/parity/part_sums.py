@@ -42,7 +42,7 @@ class ValueSums:
 
     def add(self, values: Array, axis: int, dtype: str) -> None:
         """Add a sample's array; `dtype` is as `values.dtype_of` returns it."""
-        for (piece,) in _pieces((values,), axis, dtype):
+        for (piece,) in split_parts((values,), axis, dtype):
             finite = np.isfinite(piece)
             kept = np.where(finite, piece, 0.0)
             self.count += finite.sum((0, 2))
@@ -56,23 +56,33 @@ class ValueSums:
         return np.sqrt(self._squares / np.maximum(self.count, 1.0))
 
     @property
+    def mean(self) -> Floats:
+        """The mean of the values, 0 without any."""
+        return self._total / np.maximum(self.count, 1.0)
+
+    @property
     def deviation(self) -> Floats:
         """The standard deviation of the values, 0 without any."""
-        counts = np.maximum(self.count, 1.0)
-        return np.sqrt(np.maximum(self._squares / counts - np.square(self._total / counts), 0.0))
+        squares = self._squares / np.maximum(self.count, 1.0)
+        return np.sqrt(np.maximum(squares - np.square(self.mean), 0.0))
 
 
-def measure_errors(want: Array, have: Array, axis: int, dtype: str) -> Errors:
+def measure_errors(
+    want: Array, have: Array, axis: int, dtype: str, most: Floats | float = np.inf
+) -> Errors:
     """Return the errors along an axis of two arrays of one shape, where the expected value is finite.
 
-    A value that is not finite there has an infinite error.
+    A value that is not finite there has an infinite error. Errors above `most`, which is of all indices
+    or of each, count as that.
     """
     squares, fourths, count = np.zeros((3, count_parts(want.shape, axis)))
-    for first, second in _pieces((want, have), axis, dtype):
+    limits = np.square(np.broadcast_to(most, squares.shape))[:, None]
+    for first, second in split_parts((want, have), axis, dtype):
         finite = np.isfinite(first)
         with np.errstate(over="ignore", invalid="ignore"):
             errors = np.square(np.where(finite, second - first, 0.0))
             errors[np.isnan(errors)] = np.inf
+            errors = np.minimum(errors, limits)
             squares += errors.sum((0, 2))
             fourths += np.square(errors).sum((0, 2))
         count += finite.sum((0, 2))
@@ -109,7 +119,7 @@ def count_effective(errors: Sequence[Errors]) -> Floats:
     return effective
 
 
-def _pieces(arrays: Sequence[Array], axis: int, dtype: str) -> Iterator[list[Floats]]:
+def split_parts(arrays: Sequence[Array], axis: int, dtype: str) -> Iterator[list[Floats]]:
     """Yield the arrays as float64 of [before, size of the axis, after], in pieces of the other axes."""
     shape = arrays[0].shape
     size = count_parts(shape, axis)

@@ -6,32 +6,38 @@ a channel, a class) is therefore judged by its own scale. It agrees if the RMS o
 share of its spread, the standard deviation of its expected values. If it is not, two causes are told
 apart by the error that rounding to the precision makes there, measured on the source (`proof.rounding`):
 an error far above that is a fault; another says only that the samples do not move the part enough.
+
+Names, such as classes (see `kinds`), are judged by the same rule: the error of one is whether it is another,
+and the spread says how many are not the most frequent one.
 """
 
+import math
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from enginewright_contract.manifest import UnjudgedParts
 from numpy.typing import NDArray
 
+from enginewright_runtime.proof.parity.axis_sums import OTHER_NAME, AxisSums
 from enginewright_runtime.proof.parity.measuring import Figures, measure
+from enginewright_runtime.proof.parity.movement import Movement
+from enginewright_runtime.proof.parity.own_scales import find_median, measure_scale, measure_share
 from enginewright_runtime.proof.parity.part_sums import (
     WHOLE,
-    Errors,
     Floats,
     ValueSums,
-    count_effective,
     count_parts,
     measure_errors,
     pool_rms,
 )
 from enginewright_runtime.proof.parity.rounding_figures import RoundingFigures
 from enginewright_runtime.proof.parity.tolerances import Tolerance, Tolerances
-from enginewright_runtime.proof.parity.values import Array, dtype_of
+from enginewright_runtime.proof.parity.values import Array, dtype_of, kind_of
 from enginewright_runtime.session.arrays import read_arrays, write_arrays
 
 PARTS: Final = "parts.npz"  # beside the golden samples
@@ -40,13 +46,22 @@ PARTS: Final = "parts.npz"  # beside the golden samples
 # samples with few values, and no correct artefact of real models needed it
 _RATIOS: Final = np.array((6.0, 6.0, 6.0, 6.0, 5.5, 4.5, 3.9, 3.5, 3.2))
 _RATIO: Final = 3.0  # for more values: errors are neither independent nor of one size
+# Names that may be others where rounding changes none, as it may change the next: 3 errors squared, but at
+# most half of what moves
+_CHANCE: Final = 9.0
 _STILL: Final = 8.0  # units in the last place of the largest value that are no movement
 _NOTHING: Final = (
     1e-10  # of the output's largest value: movement of parts that are zero but for rounding
 )
 _UNIT: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # in the last place; others as float32
 _UNIT_FLOAT32: Final = 2.0**-23
+_SLACK: Final = 1 + 2.0**-20  # files round spreads, and counts of names are often at the limit
+# Of the deviation within positions: without a grid, that of two samples is 0.7 of the spread. Of correct INT8
+# detectors, few columns have errors of half of it, and a column that is dead has one of all of it
+_WITHIN: Final = 1.5
+_AXES_OF_ONE: Final = 2  # the whole, and one axis
 _NAMED: Final = 20  # indices that are kept
+_ROWS: Final = ("magnitude", "spread", "error", "count", "names")  # in files
 
 Outputs = Mapping[str, Array]
 
@@ -59,10 +74,14 @@ class AxisParts:
     """
 
     axis: int
-    magnitude: Floats  # RMS of the expected values
-    spread: Floats  # their standard deviation; 0 if the samples do not move them
+    magnitude: Floats  # RMS of the expected values; 1 of names
+    spread: Floats  # what the samples move them by, see `_find_spread`; 0 if they do not
     error: Floats  # RMS error that rounding to the precision makes; inf if it is not known
-    count: Floats  # effective number of values, see `part_sums.count_effective`
+    count: Floats  # effective number of values, see `part_sums.count_effective`; of names, all
+    names: NDArray[np.bool_]  # whether the values are names, of which each is right or wrong
+    # Of the whole: what rounding costs at least half of the samples, by their own scales. inf if it is not
+    # known, or if the precision's tolerances are relative to each sample anyway
+    own_share: float = float("inf")
     figures: RoundingFigures | None = None  # of the whole, if rounding could be emulated
 
 
@@ -75,11 +94,13 @@ class FaultyPart:
 
     axis: int
     index: int
-    failing: int  # parts of the axis that fail
+    failing: int  # parts of the axis that fail, or samples
     sample: str  # with the largest error, of those that are judged together
     error: float  # RMS
-    spread: float
+    spread: float  # or the scale of the sample
     rounding: float  # RMS error that rounding makes
+    names: int = 0  # of a part of names: how many
+    samples: int = 0  # if samples were judged by their own scales: how many
 
     @property
     def severity(self) -> float:
@@ -88,19 +109,36 @@ class FaultyPart:
 
     def describe(self, allowed: Tolerance) -> str:
         """Return text that follows the output's name."""
+        return f"differs {self._describe_place()}: {self._describe_error(allowed)}"
+
+    def _describe_place(self) -> str:
+        if self.samples:
+            return f"as a whole in {self.failing} of {self.samples} samples, each by its own scale"
+        if self.axis == WHOLE:
+            return "as a whole, over all samples"
+        more = f" and {self.failing - 1} more" if self.failing > 1 else ""
+        return f"in index {self.index} of axis {self.axis}{more}, over all samples"
+
+    def _describe_error(self, allowed: Tolerance) -> str:
+        part = allowed.part or 0.0
+        if self.names:
+            wrong, moving, lost = (
+                round(min(size, 1.0) ** 2 * self.names)
+                for size in (self.error, self.spread, self.rounding)
+            )
+            return (
+                f"{wrong} of {self.names} values are others, of which the samples move {moving};"
+                f" allowed: {100 * part**2:.3g}% of those by {allowed.label};"
+                f" rounding changes {lost if math.isfinite(self.rounding) else 'some'}"
+            )
+        moved = "its values vary by" if self.samples else "what the samples move it by"
         share = (
-            f"{100 * self.error / self.spread:.3g}% of what the samples move it by"
+            f"{100 * self.error / self.spread:.3g}% of {moved}"
             if self.spread
             else "although the samples do not move it"
         )
-        more = f" and {self.failing - 1} more" if self.failing > 1 else ""
-        where = (
-            "as a whole"
-            if self.axis == WHOLE
-            else f"in index {self.index} of axis {self.axis}{more}"
-        )
         return (
-            f"differs {where}, over all samples: RMS error {self.error:.3g}, {share}; allowed: {100 * (allowed.part or 0.0):.3g}% by {allowed.label};"
+            f"RMS error {self.error:.3g}, {share}; allowed: {100 * part:.3g}% by {allowed.label};"
             f" rounding costs {self.rounding:.3g} there"
         )
 
@@ -123,9 +161,13 @@ class PartsBuilder:
         self._dtypes = dtypes
         self._tolerances = tolerances
         self._scales = scales
+        self._allowed: dict[str, Tolerance] = {}
         self._figures: dict[str, list[Figures] | None] = {}  # or None if rounding is not known
-        self._values: dict[tuple[str, int], ValueSums] = {}
-        self._errors: dict[tuple[str, int], list[Errors]] = {}
+        self._movements: dict[str, Movement | None] = {}  # of floats
+        self._shares: dict[
+            str, list[float]
+        ] = {}  # by which rounding is off, by samples' own scales
+        self._sums: dict[str, list[AxisSums]] = {}
 
     def add(self, expected: Outputs, emulated: Outputs | None) -> None:
         """Add a sample's outputs and those of the emulation; None if it refuses the sample."""
@@ -133,45 +175,75 @@ class PartsBuilder:
             want, have = expected[output], (emulated or {}).get(output)
             have = have if have is not None and have.shape == want.shape else None
             dtype = dtype_of(want, self._dtypes.get(output))
+            floats = kind_of(want, self._dtypes.get(output)) == "float"
+            allowed = self._allowed[output] = self._tolerances.of_output(output, dtype)
             self._add_figures(output, want, have)
-            for axis in axes:
-                size = count_parts(want.shape, axis)
-                values = self._values.setdefault((output, axis), ValueSums(size))
-                values.add(want, axis, dtype)
-                self._errors.setdefault((output, axis), []).append(
-                    Errors.of_unknown(size)
-                    if have is None
-                    else measure_errors(want, have, axis, dtype)
-                )
+            if output not in self._sums:
+                self._movements[output] = Movement(rows=0 not in axes) if floats else None
+                self._sums[output] = [
+                    AxisSums(axis, count_parts(want.shape, axis), floats=floats) for axis in axes
+                ]
+            if (movement := self._movements[output]) is not None:
+                movement.add(want, dtype)
+            for item in self._sums[output]:
+                errors = item.add(want, have, dtype)
+                if item.axis == WHOLE and floats and allowed.across_samples:
+                    error = float(pool_rms((errors,))[0])
+                    share = measure_share(error, measure_scale(want, dtype))
+                    self._shares.setdefault(output, []).append(share)
 
     def _add_figures(self, output: str, want: Array, have: Array | None) -> None:
         figures = self._figures.setdefault(output, [])
         if have is None or figures is None:
             self._figures[output] = None
             return
-        dtype = self._dtypes.get(output)
-        allowed = self._tolerances.of_output(output, dtype_of(want, dtype))
+        allowed, dtype = self._allowed[output], self._dtypes.get(output)
         figures.append(measure(want, have, allowed, dtype, self._scales.get(output, 0.0)))
 
     def build(self) -> Parts:
         """Return the parts of the outputs that have any."""
-        parts: dict[str, tuple[AxisParts, ...]] = {}
-        for (output, axis), values in self._values.items():
-            unit = _UNIT.get(self._dtypes.get(output, ""), _UNIT_FLOAT32)
-            spread, figures = values.deviation, self._figures[output]
-            least = np.maximum(
-                _STILL * unit * values.largest, _NOTHING * values.largest.max(initial=0.0)
-            )
-            made = AxisParts(
-                axis=axis,
-                magnitude=values.rms,
-                spread=np.where(spread > least, spread, 0.0),
-                error=pool_rms(self._errors[output, axis]),
-                count=count_effective(self._errors[output, axis]),
-                figures=None if axis != WHOLE or figures is None else RoundingFigures.of(figures),
-            )
-            parts[output] = (*parts.get(output, ()), made)
-        return parts
+        return {
+            output: tuple(self._build(output, item) for item in sums)
+            for output, sums in self._sums.items()
+            if sums
+        }
+
+    def _build(self, output: str, sums: AxisSums) -> AxisParts:
+        values, figures, movement = sums.values, self._figures[output], self._movements[output]
+        part = self._allowed[output].part
+        names = sums.find_names(np.inf if part is None else part)
+        unit = _UNIT.get(self._dtypes.get(output, ""), _UNIT_FLOAT32)
+        within = np.zeros(sums.size)
+        if movement is not None and sums.axis != _find_positions(self._sums[output]):
+            within = movement.measure(sums.axis, values.mean)
+        return AxisParts(
+            axis=sums.axis,
+            magnitude=np.where(names, 1.0, values.rms),
+            spread=np.where(names, sums.measure_moving(), _find_spread(values, within, unit)),
+            error=np.where(names, sums.measure_others(), sums.measure_rounding()),
+            count=np.where(names, values.count, sums.count_effective()),
+            names=names,
+            own_share=find_median(self._shares.get(output, ())) if sums.axis == WHOLE else np.inf,
+            figures=None if sums.axis != WHOLE or figures is None else RoundingFigures.of(figures),
+        )
+
+
+def _find_positions(sums: Sequence[AxisSums]) -> int | None:
+    """Return the axis of a head [columns, boxes] that names positions: the longest of several. What differs in each is no grid."""
+    longest = max(
+        (item for item in sums if item.axis != WHOLE), key=attrgetter("size"), default=None
+    )
+    return longest.axis if longest is not None and len(sums) > _AXES_OF_ONE else None
+
+
+def _find_spread(values: ValueSums, within: Floats, unit: float) -> Floats:
+    """Return the standard deviation of the parts, but no more than a multiple of what they deviate by within positions.
+
+    A grid of anchors, the same in all samples, is no movement; where that is all that differs, it counts.
+    """
+    least = np.maximum(_STILL * unit * values.largest, _NOTHING * values.largest.max(initial=0.0))
+    spread = np.where(values.deviation > least, values.deviation, 0.0)
+    return np.where(within > least, np.minimum(spread, _WITHIN * within), spread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +252,16 @@ class _Run:
 
     squares: tuple[NDArray[np.float32] | None, ...]  # by axis, sums; or None if all are 0
     counts: tuple[float, ...]  # by axis, values of each part
+    scale: float = 0.0  # by `own_scales`, if there are errors
+
+
+class _Pool(NamedTuple):
+    """Errors of the parts along an axis, over all samples."""
+
+    number: int  # of the axis, in the output's parts
+    parts: AxisParts
+    errors: Floats  # RMS
+    size: float  # values of each part
 
 
 class PartsJudge:
@@ -193,9 +275,15 @@ class PartsJudge:
     def add(self, sample: str, output: str, want: Array, have: Array, dtype: str | None) -> None:
         """Take an output of a sample, of the expected shape; an earlier run of the sample is forgotten."""
         kind = dtype_of(want, dtype)
-        self._keep(
-            sample, output, want, lambda axis: measure_errors(want, have, axis, kind).squares
-        )
+        whole = self._find_whole(output)
+        by_sample = whole is not None and np.isfinite(whole[1].own_share)
+        scale = measure_scale(want, kind) if by_sample else 0.0
+
+        def measure_squares(parts: AxisParts) -> Floats:
+            most = np.where(parts.names, OTHER_NAME, np.inf)
+            return measure_errors(want, have, parts.axis, kind, most).squares
+
+        self._keep(sample, output, want, measure_squares, scale)
 
     def add_equal(self, sample: str, output: str, want: Array) -> None:
         """Take an output that equals the expected one, at no cost."""
@@ -203,19 +291,20 @@ class PartsJudge:
 
     def widen(self, output: str, allowed: Tolerance) -> Tolerance:
         """Return the tolerance of a whole output with what rounding costs it, where that is known."""
-        wholes = (item.figures for item in self._parts.get(output, ()) if item.axis == WHOLE)
-        figures = next(wholes, None)
+        whole = self._find_whole(output)
+        figures = None if whole is None else whole[1].figures
         return allowed if figures is None else figures.widen(allowed)
 
     def find_fault(self, output: str, allowed: Tolerance) -> FaultyPart | None:
         """Return the worst part whose error is above what the tolerance and rounding allow."""
         faults = []
-        for number, parts, errors in self._pool(output):
-            failing = np.flatnonzero(_fails(parts, errors, allowed, self._find_size(output)))
+        for pool in self._pool(output):
+            failing = np.flatnonzero(_fails(pool, allowed, self._find_size(output)))
             if not len(failing):
                 continue
+            parts = pool.parts
             with np.errstate(divide="ignore"):  # what does not move is worst
-                sizes = errors[failing] / parts.spread[failing]
+                sizes = pool.errors[failing] / parts.spread[failing]
             worst = int(failing[np.argmax(sizes)])
             runs = self._runs[output]
             faults.append(
@@ -223,49 +312,96 @@ class PartsJudge:
                     parts.axis,
                     worst,
                     len(failing),
-                    max(runs, key=lambda sample: _find_error(runs[sample], number, worst)),
-                    float(errors[worst]),
+                    max(runs, key=lambda sample: _find_error(runs[sample], pool.number, worst)),
+                    float(pool.errors[worst]),
                     float(parts.spread[worst]),
                     float(parts.error[worst]),
+                    names=round(pool.size) if parts.names[worst] else 0,
                 )
             )
+        if not faults and (fault := self._find_loss(output, allowed)):
+            return fault
         return max(faults, key=lambda fault: fault.severity, default=None)
 
     def find_unjudged(self, output: str, allowed: Tolerance) -> tuple[UnjudgedParts, ...]:
         """Return the parts that the samples do not move enough to be judged, by axis."""
         return tuple(
             UnjudgedParts(
-                axis=parts.axis,
+                axis=pool.parts.axis,
                 indices=tuple(int(index) for index in unjudged[:_NAMED]),
                 count=len(unjudged),
-                of=len(parts.spread),
+                of=len(pool.parts.spread),
             )
-            for _, parts, errors in self._pool(output)
-            if len(
-                unjudged := np.flatnonzero(
-                    _is_unjudged(parts, errors, allowed, self._find_size(output))
-                )
+            for pool in self._pool(output)
+            if self._may_be_unjudged(output, pool.parts)
+            and len(
+                unjudged := np.flatnonzero(_is_unjudged(pool, allowed, self._find_size(output)))
             )
         )
 
+    def _find_whole(self, output: str) -> tuple[int, AxisParts] | None:
+        """Return the whole, and its place among the output's axes."""
+        places = enumerate(self._parts.get(output, ()))
+        return next((place for place in places if place[1].axis == WHOLE), None)
+
     def _find_size(self, output: str) -> float:
         """Return the RMS of the whole output, 0 if it is not known."""
-        wholes = (item for item in self._parts.get(output, ()) if item.axis == WHOLE)
-        return max((float(item.magnitude[0]) for item in wholes), default=0.0)
+        whole = self._find_whole(output)
+        return 0.0 if whole is None else float(whole[1].magnitude[0])
+
+    def _may_be_unjudged(self, output: str, parts: AxisParts) -> bool:
+        """Return whether parts along an axis may be. Of integers the whole says it for all: each holds few names."""
+        whole = self._find_whole(output)
+        return parts.axis == WHOLE or whole is None or not whole[1].names[0]
+
+    def _find_loss(self, output: str, allowed: Tolerance) -> FaultyPart | None:
+        """Return how an output differs in more than half of the samples, each by its own scale, which a loud one hides."""
+        whole = self._find_whole(output)
+        if whole is None or allowed.part is None or not np.isfinite(whole[1].own_share):
+            return None
+        number, parts = whole
+        limit = max(allowed.part, float(_find_ratios(parts)[0]) * parts.own_share)
+        least = max(allowed.atol, allowed.zero_atol)
+        runs = self._runs.get(output, {})
+        errors = {
+            sample: math.sqrt(_find_error(run, number, 0) / max(run.counts[number], 1.0))
+            for sample, run in runs.items()
+        }
+        shares = {
+            sample: share
+            for sample, error in errors.items()
+            if not math.isnan(
+                share := measure_share(error if error > least else 0.0, runs[sample].scale)
+            )
+        }
+        lost = {sample: share for sample, share in shares.items() if share > limit}
+        if len(shares) == 1 or 2 * len(lost) <= len(shares):
+            return None
+        worst = max(lost, key=lambda sample: lost[sample])
+        scale = runs[worst].scale
+        rounding = parts.own_share * scale
+        return FaultyPart(
+            WHOLE, 0, len(lost), worst, errors[worst], scale, rounding, samples=len(shares)
+        )
 
     def _keep(
-        self, sample: str, output: str, want: Array, measure: Callable[[int], Floats | None]
+        self,
+        sample: str,
+        output: str,
+        want: Array,
+        measure: Callable[[AxisParts], Floats | None],
+        scale: float = 0.0,
     ) -> None:
         parts = self._parts.get(output, ())
         # the sizes of naming axes do not differ between samples
         if parts and all(_fits(part, want.shape) for part in parts):
-            squares = (measure(part.axis) for part in parts)
+            squares = (measure(part) for part in parts)
             with np.errstate(over="ignore"):  # what overflows is infinite
                 kept = tuple(None if item is None else item.astype(np.float32) for item in squares)
             counts = tuple(want.size / len(part.count) for part in parts)
-            self._runs.setdefault(output, {})[sample] = _Run(kept, counts)
+            self._runs.setdefault(output, {})[sample] = _Run(kept, counts, scale)
 
-    def _pool(self, output: str) -> Iterator[tuple[int, AxisParts, Floats]]:
+    def _pool(self, output: str) -> Iterator[_Pool]:
         """Yield the axes that have parts, with the RMS error of each part over the samples."""
         runs = [*self._runs.get(output, {}).values()]
         for number, parts in enumerate(self._parts.get(output, ()) if runs else ()):
@@ -273,8 +409,8 @@ class PartsJudge:
             for run in runs:
                 if (own := run.squares[number]) is not None:
                     squares += own
-            count = sum(run.counts[number] for run in runs)
-            yield number, parts, np.sqrt(squares / max(count, 1.0))
+            count = max(sum(run.counts[number] for run in runs), 1.0)
+            yield _Pool(number, parts, np.sqrt(squares / count), count)
 
 
 def _fits(part: AxisParts, shape: tuple[int, ...]) -> bool:
@@ -286,41 +422,48 @@ def _find_error(run: _Run, axis: int, index: int) -> float:
     return 0.0 if squares is None else float(squares[index])
 
 
-def _fails(parts: AxisParts, errors: Floats, allowed: Tolerance, size: float) -> NDArray[np.bool_]:
+def _find_ratios(parts: AxisParts) -> Floats:
+    """Return how many times rounding's error the errors of another conversion may be by chance."""
+    few = np.clip(parts.count.astype(np.int64), 1, len(_RATIOS)) - 1
+    return np.where(parts.count > len(_RATIOS), _RATIO, _RATIOS[few])
+
+
+def _fails(pool: _Pool, allowed: Tolerance, size: float) -> NDArray[np.bool_]:
+    parts, errors = pool.parts, pool.errors
     if allowed.part is None:  # each element is judged by the user's own tolerance
         return np.zeros(len(errors), np.bool_)
-    few = np.clip(parts.count.astype(np.int64), 1, len(_RATIOS)) - 1
-    ratio = np.where(parts.count > len(_RATIOS), _RATIO, _RATIOS[few])
     # what does not move has no scale but its size, and what elements of the whole may differ by
     least = max(allowed.atol, allowed.zero_atol, allowed.scale * size)
     still = np.maximum(allowed.part * parts.magnitude, least)
-    share = np.where(parts.spread > 0, allowed.part * parts.spread, still)
+    share = np.where(parts.spread > 0, allowed.part * _SLACK * parts.spread, still)
     # a conversion within a precision on one provider rounds nothing
-    rounding = ratio * parts.error if allowed.rounds else np.zeros(len(errors))
-    fails: NDArray[np.bool_] = errors > np.maximum(share, rounding)
+    rounding = _find_ratios(parts) * parts.error if allowed.rounds else np.zeros(len(errors))
+    moving = np.square(parts.spread) * pool.size
+    chance = np.where(parts.names, np.sqrt(np.clip(moving / 2, 1.0, _CHANCE) / pool.size), 0.0)
+    fails: NDArray[np.bool_] = errors > np.max((share, rounding, chance), axis=0)
     return fails
 
 
-def _is_unjudged(
-    parts: AxisParts, errors: Floats, allowed: Tolerance, size: float
-) -> NDArray[np.bool_]:
+def _is_unjudged(pool: _Pool, allowed: Tolerance, size: float) -> NDArray[np.bool_]:
+    parts, errors = pool.parts, pool.errors
     if allowed.part is None:
         return np.zeros(len(errors), np.bool_)
-    agrees = (parts.spread > 0) & (errors <= allowed.part * parts.spread)
-    return ~agrees & ~_fails(parts, errors, allowed, size)
+    agrees = (parts.spread > 0) & (errors <= allowed.part * _SLACK * parts.spread)
+    return ~agrees & ~_fails(pool, allowed, size)
 
 
 def write_parts(path: Path, parts: Parts) -> None:
-    """Write arrays AXIS/OUTPUT, float32 of [4, size of the axis]: magnitude, spread, error and count.
+    """Write arrays AXIS/OUTPUT, float32 of [6, size of the axis], the fields in `_ROWS`.
 
-    Of the whole, the fields of `RoundingFigures` follow, if they are known.
+    Of the whole, its own share follows, and the fields of `RoundingFigures`, if they are known.
     """
     by_axis: dict[str, dict[str, NDArray[Any]]] = {}
     for output, items in parts.items():
         for item in items:
-            rows = np.stack((item.magnitude, item.spread, item.error, item.count))
-            if item.figures is not None:
-                rows = np.concatenate((rows, np.array(astuple(item.figures))[:, None]))
+            rows = np.stack([getattr(item, name) for name in _ROWS])
+            if item.axis == WHOLE:
+                further = (item.own_share, *(astuple(item.figures) if item.figures else ()))
+                rows = np.concatenate((rows, np.array(further)[:, None]))
             by_axis.setdefault(str(item.axis), {})[output] = rows.astype(np.float32)
     write_arrays(path, by_axis)
 
@@ -331,9 +474,18 @@ def read_parts(path: Path) -> Parts:
     try:
         for axis, arrays in read_arrays(path).items():
             for output, rows in arrays.items():
-                magnitude, spread, error, count, *further = rows
-                figures = RoundingFigures(*(float(row[0]) for row in further)) if further else None
-                item = AxisParts(int(axis), magnitude, spread, error, count, figures)
+                magnitude, spread, error, count, names, *further = rows
+                own_share, *figures = [float(row[0]) for row in further] or [math.inf]
+                item = AxisParts(
+                    int(axis),
+                    magnitude,
+                    spread,
+                    error,
+                    count,
+                    names > 0,
+                    own_share,
+                    RoundingFigures(*figures) if figures else None,
+                )
                 parts[output] = (*parts.get(output, ()), item)
     except (zipfile.BadZipFile, EOFError, TypeError) as error:
         raise ValueError(f"{path.name} is damaged: {error}") from error

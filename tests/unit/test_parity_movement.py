@@ -1,0 +1,196 @@
+"""What the samples move an output by: within its positions, and in each sample by its own scale."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from enginewright_runtime.proof.parity.comparison import Comparison, ParityVerdict, scales_of
+from enginewright_runtime.proof.parity.movement import Movement
+from enginewright_runtime.proof.parity.part_sums import WHOLE
+from enginewright_runtime.proof.parity.parts import PartsBuilder
+from enginewright_runtime.proof.parity.tolerances import Tolerances
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Change = Callable[[str, Array], Array]
+NAME = "y"
+TYPES = {NAME: "float32"}
+PLACES = 300
+LOUD = "s7"  # the last of eight samples
+
+
+def compare(
+    arrays: Mapping[str, Array],
+    change: Change,
+    emulate: Change,
+    axes: tuple[int, ...] = (WHOLE, 1),
+    precision: str = "INT8",
+) -> ParityVerdict:
+    tolerances = Tolerances(precision)
+    samples = {name: {NAME: array} for name, array in arrays.items()}
+    scales = scales_of(samples, TYPES)
+    builder = PartsBuilder({NAME: axes}, TYPES, tolerances, scales)
+    for name, array in arrays.items():
+        builder.add({NAME: array}, {NAME: emulate(name, array)})
+    comparison = Comparison("source", tolerances, TYPES, scales, (), builder.build())
+    for name, array in arrays.items():
+        comparison.add(name, {NAME: array}, {NAME: change(name, array)})
+    return comparison.verdict()
+
+
+def add_noise(share: float) -> Change:
+    """Return what rounding does to an array, relative to its own scale."""
+
+    def change(name: str, array: Array) -> Array:
+        noise = np.random.default_rng(len(name)).normal(0, share * array.std(), array.shape)
+        return (array + noise).astype(np.float32)
+
+    return change
+
+
+def set_zero(*names: str) -> Change:
+    return lambda name, array: np.zeros_like(array) if name in names else array
+
+
+def make_loud(width: int = 40) -> dict[str, Array]:
+    """Return eight samples of [1, width, 1, 1], the last of which is 400 times as loud as the others."""
+    random = np.random.default_rng(3)
+    arrays = {
+        f"s{index}": random.uniform(1, 4, (1, width, 1, 1)).astype(np.float32) for index in range(8)
+    }
+    arrays[LOUD] *= 400
+    return arrays
+
+
+QUIET = tuple(f"s{index}" for index in range(7))
+
+
+@pytest.mark.parametrize("precision", ["INT8", "FP8"])
+@pytest.mark.parametrize("width", [40, 1])
+def test_output_that_is_dead_in_all_samples_but_a_loud_one_fails(
+    width: int, precision: str
+) -> None:
+    # fault: one loud sample takes the range of INT8 for itself, and the outputs of all others are dead
+    verdict = compare(
+        make_loud(width), set_zero(*QUIET), lambda _, array: array * np.float32(1.01),
+        precision=precision,
+    )  # fmt: skip
+    assert "as a whole in 7 of 8 samples, each by its own scale" in str(verdict.description)
+    assert verdict.worst is not None
+    assert verdict.worst.sample in QUIET
+
+
+def test_output_that_is_dead_in_fewer_than_half_of_the_samples_agrees() -> None:
+    assert compare(make_loud(), set_zero("s0", "s1", "s2", "s3"), add_noise(0.01)).agrees
+    assert not compare(make_loud(), set_zero(*QUIET[:5]), add_noise(0.01)).agrees
+
+
+def test_output_that_rounding_costs_as_much_in_most_samples_agrees() -> None:
+    assert compare(make_loud(), set_zero(*QUIET), set_zero(*QUIET)).agrees
+
+
+def test_errors_as_small_as_those_of_a_zero_output_agree_beside_a_loud_sample() -> None:
+    # fault: a voice detector is refused for the silence in most of its samples
+    arrays = {name: array * np.float32(0.005) for name, array in make_loud(1).items()}
+    assert compare(arrays, set_zero(*QUIET), add_noise(0.0)).agrees
+
+
+def make_boxes(count: int = 4) -> dict[str, Array]:
+    """Return [1, 4, places] of a detector: left, top, right and bottom, pixels beside a grid of anchors."""
+    grid = np.linspace(0, 640, PLACES)
+    arrays = {}
+    for seed in range(count):
+        offsets = np.random.default_rng(seed).gamma(2.0, 8.0, (4, PLACES))
+        offsets[:2] *= -1
+        arrays[f"s{seed}"] = (grid + offsets)[None].astype(np.float32)
+    return arrays
+
+
+def drop_offsets(_: str, array: Array) -> Array:
+    """Return boxes that are the same at all anchors, wherever the objects are."""
+    grid = np.linspace(0, 640, PLACES)[: array.shape[2]]
+    places: Array = grid + (array - grid).mean((0, 2), keepdims=True)
+    return places.astype(np.float32)
+
+
+def swap_sides(_: str, array: Array) -> Array:
+    grid = np.linspace(0, 640, PLACES)
+    sides: Array = grid - (array - grid)[:, [2, 3, 0, 1]]
+    return sides.astype(np.float32)
+
+
+@pytest.mark.parametrize("change", [drop_offsets, swap_sides])
+def test_boxes_that_are_wrong_beside_their_anchors_fail(change: Change) -> None:
+    # fault: the grid of anchors counts as movement, and hides that the boxes do not follow the objects
+    verdict = compare(make_boxes(), change, lambda _, array: array + np.float32(0.5))
+    assert verdict.worst is not None
+    assert verdict.worst.figure == "part"
+    assert "% of what the samples move it by" in str(verdict.description)
+
+
+def test_boxes_that_are_off_by_what_rounding_costs_agree_and_are_judged() -> None:
+    verdict = compare(make_boxes(), add_noise(0.01), add_noise(0.01))
+    assert verdict.agrees
+    assert verdict.outputs[0].unjudged == ()
+
+
+def test_positions_are_movement_where_the_samples_do_not_say_more() -> None:
+    assert compare(make_boxes(1), drop_offsets, add_noise(0.001)).agrees
+    shorter = make_boxes(2)
+    shorter["s1"] = shorter["s1"][..., :-1]
+    of_sizes = {name: np.moveaxis(array, 1, 2) for name, array in shorter.items()}
+
+    def drop(name: str, array: Array) -> Array:
+        return np.moveaxis(drop_offsets(name, np.moveaxis(array, 2, 1)), 1, 2)
+
+    failures = compare(of_sizes, drop, add_noise(0.001), (WHOLE, 2)).failures
+    assert "part" not in {failure.figure for failure in failures}
+    still = {name: make_boxes(1)["s0"] for name in ("a", "b")}
+    verdict = compare(still, lambda _, array: array, add_noise(0.01))
+    assert verdict.outputs[0].unjudged == ()
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_movement_is_the_deviation_of_each_element_in_samples_of_its_shape(*, rows: bool) -> None:
+    random = np.random.default_rng(0)
+    arrays = (random.normal(0, 2, (5, 3, 700, 200)) + np.arange(200)).astype(np.float32)
+    arrays[:, :, 0, 0] = [[np.nan, np.inf, 7.0]]
+    alone = random.normal(90, 40, (1, 3, 700, 100)).astype(np.float32)[() if rows else 0]
+    movement = Movement(rows=rows)
+    movement.add(alone, "float32")
+    means = np.full(3, 100.0)
+    axis = int(rows)
+    assert not movement.measure(axis, means).any()
+    for array in (arrays[:2], arrays[2:3], arrays[3:]) if rows else arrays:
+        movement.add(array, "float32")
+    within = 5 * arrays.astype(np.float64).reshape(5, 3, -1)[..., 1:].var(0).sum(1)
+    beside = np.square(alone.astype(np.float64) - 100).reshape(3, -1).sum(1)
+    expected = np.sqrt((within + beside) / (5 * 140_000 + 70_000))
+    np.testing.assert_allclose(movement.measure(axis, means), expected, rtol=1e-4)
+
+
+def test_class_that_only_samples_of_other_sizes_show_is_judged_by_them() -> None:
+    # fault: correct texts are refused for characters that no two samples of one size have
+    texts = {}
+    for index, length in enumerate((30, 30, 40, 50)):
+        texts[f"s{index}"] = np.full((1, length, 3, 1), 1e-3 * index, np.float32)
+        texts[f"s{index}"][0, 3 + index :: 7, 2 if length > 30 else index] = 1
+
+    def add_some(_: str, array: Array) -> Array:
+        return array + np.float32(0.01)
+
+    verdict = compare(texts, add_some, add_some, (WHOLE, 2))
+    assert verdict.agrees
+    assert verdict.outputs[0].unjudged == ()
+
+
+def test_boxes_of_a_batch_are_samples_of_their_anchors() -> None:
+    # fault: a batch among samples of one box each hides that the boxes do not follow the objects
+    boxes = make_boxes(5)
+    batch = {"a": boxes["s0"], "b": np.concatenate([boxes["s1"], boxes["s2"], boxes["s3"]])}
+
+    def drop(name: str, array: Array) -> Array:
+        return np.concatenate([drop_offsets(name, row[None]) for row in array])
+
+    assert "part" in {failure.figure for failure in compare(batch, drop, add_noise(0.001)).failures}
