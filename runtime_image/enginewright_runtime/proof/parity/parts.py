@@ -10,7 +10,7 @@ an error far above that is a fault; another says only that the samples do not mo
 
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -201,11 +201,19 @@ class PartsJudge:
         """Take an output that equals the expected one, at no cost."""
         self._keep(sample, output, want, lambda _: None)
 
-    def widen(self, output: str, allowed: Tolerance) -> Tolerance:
-        """Return the tolerance of a whole output with what rounding costs it, where that is known."""
-        wholes = (item.figures for item in self._parts.get(output, ()) if item.axis == WHOLE)
-        figures = next(wholes, None)
-        return allowed if figures is None else figures.widen(allowed)
+    def fit(
+        self, output: str, rank: int, allowed: Tolerance, *, as_rounding: bool = True
+    ) -> Tolerance:
+        """Return the tolerance of a whole output of this model.
+
+        Rows along an axis that holds positions have no classes. `as_rounding`: with what rounding costs the
+        output, where that is known.
+        """
+        parts = self._parts.get(output, ())
+        if parts and all(item.axis != rank - 1 for item in parts):
+            allowed = replace(allowed, top1=None)
+        figures = next((item.figures for item in parts if item.axis == WHOLE), None)
+        return figures.widen(allowed) if as_rounding and figures is not None else allowed
 
     def find_fault(self, output: str, allowed: Tolerance) -> FaultyPart | None:
         """Return the worst part whose error is above what the tolerance and rounding allow."""
