@@ -281,6 +281,35 @@ def test_part_that_costs_more_as_all_parts_of_the_artefact_do_is_unjudged_and_al
         assert (fault.index, fault.failing) == (index, 1)
 
 
+@pytest.mark.parametrize(
+    ("precision", "noise", "fails"),
+    [("FP16", 2e-7, False), ("INT8", 2e-7, False), ("FP16", 1e-5, True), ("FP32", 2e-7, True)],
+)
+def test_error_of_less_than_a_millionth_beside_probabilities_is_no_fault_below_fp32(
+    precision: str, noise: float, fails: bool
+) -> None:
+    # fault: one of thousands of classes that no sample shows decides about an artefact by its ninth decimal
+    samples = {}
+    for seed in range(4):
+        array = np.random.default_rng(seed).uniform(0, 0.1, (1, COLUMNS, BOXES)).astype(np.float32)
+        array[:, 6] *= np.float32(1e-7)
+        samples[f"s{seed}"] = {NAME: array}
+    builder = PartsBuilder({NAME: (WHOLE, 1)}, TYPES, Tolerances(), {})
+    for outputs in samples.values():
+        builder.add(outputs, {NAME: outputs[NAME] * np.float32(1.001)})
+
+    def change(array: Array) -> Array:
+        array[:, 6] += np.float32(noise)
+        return array
+
+    judged = judge(samples, builder.build(), change)
+    fault = judged.find_fault(NAME, DEFAULTS[precision])
+    assert (fault is not None) is fails
+    if not fails:
+        (unjudged,) = judged.find_unjudged(NAME, DEFAULTS[precision])
+        assert unjudged.indices == (6,)
+
+
 def test_later_run_of_a_sample_replaces_the_earlier_one() -> None:
     samples = make_samples()
     judged = judge(samples, build(samples), scale_scores(0.1))

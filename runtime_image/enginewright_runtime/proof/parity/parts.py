@@ -308,7 +308,8 @@ def _fails(parts: AxisParts, errors: Floats, allowed: Tolerance, size: float) ->
     share = np.where(parts.spread > 0, allowed.part * parts.spread, still)
     # a conversion within a precision on one provider rounds nothing
     rounding = ratio * parts.error if allowed.rounds else np.zeros(len(errors))
-    fails: NDArray[np.bool_] = errors > np.maximum(share, rounding)
+    negligible = min(allowed.atol, allowed.negligible * size)
+    fails: NDArray[np.bool_] = errors > np.maximum(np.maximum(share, rounding), negligible)
     return fails
 
 
