@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
-from enginewright_runtime.proof.parity.measuring import fault, form_fault, largest_of, measure
+from enginewright_runtime.proof.parity.measuring import (
+    Figures,
+    fault,
+    fault_over_samples,
+    form_fault,
+    largest_of,
+    measure,
+)
 from enginewright_runtime.proof.parity.parts import AxisParts, Parts, PartsJudge
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS, Tolerance
 from numpy.typing import NDArray
@@ -60,7 +67,7 @@ class Ours:
         It is unknown if a part is not judged, or, with a `focus` (axis and index), if that part is not.
         """
         parts, allowed = self.parts[precision], DEFAULTS[precision]
-        figure = _find_figure(want, have, PartsJudge(parts).widen(output, allowed))
+        figure = _find_figure(want, have, PartsJudge(parts).fit(output, want[0].ndim, allowed))
         whole: Verdict = "fails" if figure else "agrees"
         if any(one.shape != other.shape for one, other in zip(want, have, strict=True)):
             return Verdicts(whole, whole, figure)
@@ -79,17 +86,16 @@ class Ours:
 
 
 def _find_figure(want: Arrays, have: Arrays, allowed: Tolerance) -> str:
-    """Return the figure by which the whole fails in some sample, that of the top class only if there is no other."""
+    """Return the figure by which the whole fails, that of the top class only if there is no other."""
     largest = max((largest_of(array, None) for array in want), default=0.0)
-    figures = [
-        wrong.figure
-        for one, other in zip(want, have, strict=True)
-        if (
-            wrong := form_fault(one, other, None)
-            or fault(measure(one, other, allowed, None, largest), allowed)
-        )
-    ]
-    return next((figure for figure in figures if figure != TOP1), figures[0] if figures else "")
+    figures: list[Figures] = []
+    for one, other in zip(want, have, strict=True):
+        if wrong := form_fault(one, other, None):
+            return wrong.figure
+        figures.append(measure(one, other, allowed, None, largest))
+    faults = [*(fault(item, allowed) for item in figures), fault_over_samples(figures, allowed)]
+    failing = [item.figure for item in faults if item is not None]
+    return next((figure for figure in failing if figure != TOP1), failing[0] if failing else "")
 
 
 def _judge_parts(parts: Parts, output: str, want: Arrays, have: Arrays) -> PartsJudge:
@@ -100,14 +106,14 @@ def _judge_parts(parts: Parts, output: str, want: Arrays, have: Arrays) -> Parts
 
 
 def _select(parts: Parts, output: str, axis: int, index: int) -> AxisParts:
-    """Return what is expected of a single part."""
+    """Return what is expected of a single part of an output without faults: it agrees, or is not judged."""
     whole = next(item for item in parts[output] if item.axis == axis)
     part = slice(index, index + 1)
     return AxisParts(
         axis=axis,
         magnitude=whole.magnitude[part],
         spread=whole.spread[part],
-        error=whole.error[part],
+        error=np.full(1, np.inf),
         count=whole.count[part],
         names=whole.names[part],
     )

@@ -303,6 +303,33 @@ def test_a_wrong_class_is_refused_though_the_direction_agrees() -> None:
 
 
 @pytest.mark.parametrize(
+    ("precision", "flipped", "agrees"),
+    [("INT8", 1, True), ("INT8", 2, False), ("BF16", 1, False), ("FP32", 1, False)],
+)
+def test_share_of_top_classes_is_one_of_all_samples(
+    precision: str, flipped: int, agrees: bool
+) -> None:
+    # fault: one of many pictures is another class, and its only row is all rows of its sample
+    expected, actual = {}, {}
+    for number in range(20):
+        want = np.full((1, 1000), 10.0) + np.random.default_rng(number).normal(0, 0.01, (1, 1000))
+        want[0, 7] = 13
+        have = want.copy()
+        if number < flipped:
+            have[:, [3, 7]] = have[:, [7, 3]]
+        expected[str(number)], actual[str(number)] = {"y": want}, {"y": have}
+    verdict = compare(
+        expected, actual, compared_with="source", tolerances=Tolerances(precision=precision)
+    )
+    assert verdict.agrees is agrees, verdict.description
+    if precision == "INT8" and not agrees:
+        assert str(verdict.description) == (
+            "output 'y' of golden sample '0' has the same top class in 90.0% of 20 rows of 20 samples,"
+            " below the minimum of 95% for INT8"
+        )
+
+
+@pytest.mark.parametrize(
     ("want", "have", "agrees"),
     [
         ([[0.505, 0.495]], [[0.495, 0.505]], False),

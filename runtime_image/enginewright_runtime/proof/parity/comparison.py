@@ -13,6 +13,7 @@ from enginewright_runtime.proof.parity.measuring import (
     Figures,
     Mismatch,
     fault,
+    fault_over_samples,
     form_fault,
     has_numbers,
     largest_of,
@@ -92,7 +93,8 @@ class ParityVerdict:
 class Comparison:
     """Compares samples one at a time, so that only one needs to be in memory.
 
-    Outputs are judged as a whole in each sample, and by part over all samples (`parts`).
+    Outputs are judged as a whole in each sample; over all samples by part (`parts`), and by the share of rows
+    that keep their top class.
     """
 
     def __init__(
@@ -171,24 +173,29 @@ class Comparison:
                 for name, total in self._totals.items()
                 if total.compared
             ),
-            (*self._failures, *self._judge_parts()),
+            (*self._failures, *self._judge_over_samples()),
         )
 
     def _find_unjudged(self, output: str, total: "_Total") -> tuple[UnjudgedParts, ...]:
         return self._parts.find_unjudged(output, total.allowed) if total.allowed else ()
 
-    def _judge_parts(self) -> Iterator[ParityFailure]:
+    def _judge_over_samples(self) -> Iterator[ParityFailure]:
         for output, total in self._totals.items():
-            if total.allowed and (fault := self._parts.find_fault(output, total.allowed)):
-                description = fault.describe(total.allowed)
-                yield ParityFailure(output, fault.sample, "part", description, fault.severity)
+            if not (allowed := total.allowed):
+                continue
+            if part := self._parts.find_fault(output, allowed):
+                description = part.describe(allowed)
+                yield ParityFailure(output, part.sample, "part", description, part.severity)
+            if wrong := fault_over_samples([*total.figures.values()], allowed):
+                sample, figures = max(total.figures.items(), key=_count_other_classes)
+                description, severity = wrong.full_description, _severity(wrong, figures)
+                yield ParityFailure(output, sample, wrong.figure, description, severity)
 
     def _find_tolerance(self, output: str, want: Array) -> Tolerance:
         allowed = self._tolerances.of_output(output, dtype_of(want, self._dtypes.get(output)))
-        # a conversion within a precision rounds nothing
-        if self._tolerances.rounding or not self._as_rounding:
+        if self._tolerances.rounding:  # a conversion within a precision rounds nothing
             return allowed
-        return self._parts.widen(output, allowed)
+        return self._parts.fit(output, want.ndim, allowed, as_rounding=self._as_rounding)
 
     def _judge_varying(
         self,
@@ -236,7 +243,7 @@ class Comparison:
         allowed = self._find_tolerance(output, want)
         figures = measure(want, have, allowed, dtype, self._scales.get(output, 0.0))
         if figures.numeric:
-            total.figures.append(figures)
+            total.figures[sample] = figures
         total.allowed = allowed
         self._parts.add(sample, output, want, have, dtype)
         wrong = fault(figures, allowed)
@@ -277,7 +284,7 @@ def varying(once: Outputs, again: Outputs, dtypes: Mapping[str, str]) -> tuple[s
 
 @dataclass
 class _Total:
-    figures: list[Figures] = field(default_factory=list)  # by sample, of numbers
+    figures: dict[str, Figures] = field(default_factory=dict)  # by sample, of numbers
     runs: int = 0  # of a varying output
     by_values: bool = False  # whether any number was compared by value
     allowed: Tolerance | None = None
@@ -289,7 +296,8 @@ class _Total:
     def parity(
         self, name: str, compared_with: str, unjudged: tuple[UnjudgedParts, ...]
     ) -> OutputParity:
-        figures, rows = self.figures, sum(figure.rows for figure in self.figures)
+        figures = [*self.figures.values()]
+        rows = sum(figure.rows for figure in figures)
         agreeing = sum(figure.rows_agreeing for figure in figures)
         cosines = (figure.cosine for figure in figures if figure.cosine is not None)
         return OutputParity(
@@ -308,6 +316,10 @@ class _Total:
             runs=self.runs or None,
             unjudged=unjudged,
         )
+
+
+def _count_other_classes(item: tuple[str, Figures]) -> int:
+    return item[1].rows - item[1].rows_agreeing
 
 
 def _finite(value: float) -> float:

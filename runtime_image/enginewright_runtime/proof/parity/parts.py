@@ -14,7 +14,7 @@ and the spread says how many are not the most frequent one.
 import math
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -49,6 +49,8 @@ _RATIO: Final = 3.0  # for more values: errors are neither independent nor of on
 # Names that may be others where rounding changes none, as it may change the next: 3 errors squared, but at
 # most half of what moves
 _CHANCE: Final = 9.0
+_MOST: Final = 0.9  # of the parts that agree: the others' errors are outliers
+_LEAST_PARTS: Final = 10  # of which that share means something
 _STILL: Final = 8.0  # units in the last place of the largest value that are no movement
 _NOTHING: Final = (
     1e-10  # of the output's largest value: movement of parts that are zero but for rounding
@@ -289,11 +291,20 @@ class PartsJudge:
         """Take an output that equals the expected one, at no cost."""
         self._keep(sample, output, want, lambda _: None)
 
-    def widen(self, output: str, allowed: Tolerance) -> Tolerance:
-        """Return the tolerance of a whole output with what rounding costs it, where that is known."""
+    def fit(
+        self, output: str, rank: int, allowed: Tolerance, *, as_rounding: bool = True
+    ) -> Tolerance:
+        """Return the tolerance of a whole output of this model.
+
+        Rows along an axis that holds positions have no classes. `as_rounding`: with what rounding costs the
+        output, where that is known.
+        """
+        parts = self._parts.get(output, ())
+        if parts and all(item.axis != rank - 1 for item in parts):
+            allowed = replace(allowed, top1=None)
         whole = self._find_whole(output)
         figures = None if whole is None else whole[1].figures
-        return allowed if figures is None else figures.widen(allowed)
+        return figures.widen(allowed) if as_rounding and figures is not None else allowed
 
     def find_fault(self, output: str, allowed: Tolerance) -> FaultyPart | None:
         """Return the worst part whose error is above what the tolerance and rounding allow."""
@@ -437,11 +448,28 @@ def _fails(pool: _Pool, allowed: Tolerance, size: float) -> NDArray[np.bool_]:
     still = np.maximum(allowed.part * parts.magnitude, least)
     share = np.where(parts.spread > 0, allowed.part * _SLACK * parts.spread, still)
     # a conversion within a precision on one provider rounds nothing
-    rounding = _find_ratios(parts) * parts.error if allowed.rounds else np.zeros(len(errors))
+    ratio = _find_ratios(parts) * _find_excess(parts, errors, allowed.part)
+    rounding = ratio * parts.error if allowed.rounds else np.zeros(len(errors))
     moving = np.square(parts.spread) * pool.size
     chance = np.where(parts.names, np.sqrt(np.clip(moving / 2, 1.0, _CHANCE) / pool.size), 0.0)
-    fails: NDArray[np.bool_] = errors > np.max((share, rounding, chance), axis=0)
+    negligible = np.full(len(errors), min(allowed.atol, allowed.negligible * size))
+    fails: NDArray[np.bool_] = errors > np.max((share, rounding, chance, negligible), axis=0)
     return fails
+
+
+def _find_excess(parts: AxisParts, errors: Floats, share: float) -> float:
+    """Return how many times the emulated error this artefact's rounding costs, at least 1, by the parts that agree.
+
+    A precision is rounded to in several ways: with ranges of a run or of calibration data, by tensor or channel.
+    What that costs throughout an axis is no fault of the part in which it costs most.
+    """
+    moving = parts.spread > 0
+    agrees = moving & (errors <= share * parts.spread)
+    if np.count_nonzero(agrees) < max(_LEAST_PARTS, np.count_nonzero(moving) / 2):
+        return 1.0
+    rounded = agrees & (parts.error > 0) & np.isfinite(parts.error)
+    times = errors[rounded] / parts.error[rounded]
+    return max(1.0, float(np.quantile(times, _MOST))) if times.size else 1.0
 
 
 def _is_unjudged(pool: _Pool, allowed: Tolerance, size: float) -> NDArray[np.bool_]:

@@ -13,7 +13,6 @@ from enginewright_runtime.proof.parity.measuring import Figures
 from enginewright_runtime.proof.parity.tolerances import Tolerance
 
 _RATIO: Final = 3.0  # of two errors by rounding, as of parts
-_LEAST: Final = 0.9  # of the table's cosine: less is another model
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +42,12 @@ class RoundingFigures:
             return allowed
         return replace(
             allowed,
-            outliers=max(allowed.outliers, _RATIO * self.outside),
+            # of values that err three times as much, up to nine times as many are beyond a bound (Chebyshev)
+            outliers=max(allowed.outliers, min(1.0, _RATIO**2 * self.outside)),
             outlier_size=max(allowed.outlier_size, _RATIO * self.largest_error),
             # 1 - cosine grows with the square of the error
             cosine=None
             if allowed.cosine is None
-            else max(
-                _LEAST * allowed.cosine, min(allowed.cosine, 1 - _RATIO**2 * (1 - self.cosine))
-            ),
+            else min(allowed.cosine, 1 - _RATIO**2 * (1 - self.cosine)),
             top1=None if allowed.top1 is None else min(allowed.top1, 1 - _RATIO * (1 - self.top1)),
         )

@@ -49,6 +49,9 @@ class Tolerance:
     zero_atol: float = 0.0  # absolute tolerance of an output that is expected to be zero
     cosine_floor: float = 1e-6  # the cosine is checked if the largest magnitude is above this
     part: float | None = None  # largest RMS error of a part relative to its spread, see `parts`
+    negligible: float = (
+        0.0  # RMS error of a part that is no fault, of the RMS of the output, at most `atol`
+    )
     rounds: bool = True  # whether what rounding costs excuses an error of a part
     across_samples: bool = False  # `largest` is over all samples, as quantization ranges are
     label: str = "FP32"  # for messages: a precision, or the field that sets it
@@ -57,6 +60,9 @@ class Tolerance:
 
 # Below this, errors of the default `atol`, which are allowed, lower the cosine below FP32's minimum.
 _COSINE_FLOOR: Final = 1e-4
+_NEGLIGIBLE: Final = (
+    1e-4  # below FP32, as a probability of one in a million beside a thousand others
+)
 # By precision of the artefact, from tightest to loosest.
 DEFAULTS: Final[dict[str, Tolerance]] = {
     "FP32": Tolerance(
@@ -80,6 +86,7 @@ DEFAULTS: Final[dict[str, Tolerance]] = {
         zero_atol=1e-3,
         label="FP16",
         part=0.15,
+        negligible=_NEGLIGIBLE,
     ),
     "BF16": Tolerance(
         rtol=0.05,
@@ -92,6 +99,7 @@ DEFAULTS: Final[dict[str, Tolerance]] = {
         zero_atol=1e-2,
         label="BF16",
         part=0.15,
+        negligible=_NEGLIGIBLE,
     ),
     "INT8": Tolerance(
         rtol=0.1,
@@ -105,6 +113,7 @@ DEFAULTS: Final[dict[str, Tolerance]] = {
         across_samples=True,
         label="INT8",
         part=0.5,
+        negligible=_NEGLIGIBLE,
     ),
     "FP8": Tolerance(
         rtol=0.1,
@@ -118,6 +127,7 @@ DEFAULTS: Final[dict[str, Tolerance]] = {
         across_samples=True,
         label="FP8",
         part=0.5,
+        negligible=_NEGLIGIBLE,
     ),
 }
 # For a converted model in the same precision on the same provider, and for its inner tensors: another
