@@ -238,6 +238,23 @@ class Simulation(abc.ABC):
         self.set_status(job, ended)
         return self.settle()
 
+    def job_pods_are_refused(self, why: str, of: str = "") -> Self:
+        """Have the API server refuse the running Job's pod, of which the Job controller writes an Event alone."""
+        job = self.job(of)
+        name = job["metadata"]["name"]
+        regarding = {"kind": "Job", "name": name, "uid": job["metadata"]["uid"]}
+        event = make_object(
+            "Event",
+            f"{name}.{len(self.all('Event'))}",
+            self.namespace,
+            reason="FailedCreate",
+            involvedObject=regarding,
+            lastTimestamp=timestamp(self.now),
+            message=f'Error creating: pods "{name}-x2x9k" is forbidden: {why}',
+        )
+        self.kube.put(event)
+        return self
+
     def job_is_deleted(self, of: str = "") -> Self:
         self.remove("Job", self.job(of)["metadata"]["name"])
         return self.settle()
@@ -467,11 +484,11 @@ class Simulation(abc.ABC):
         """Have the Deployment controller end unready pods of earlier templates, as far as its strategy allows; return whether any."""
         ended = False
         for deployment in self.serving_deployments():
-            spec = deployment["spec"]
+            name, spec = deployment["metadata"]["name"], deployment["spec"]
+            pods = [pod_view(pod) for pod in self.pods_of("deployment", name)]
+            if not pods:
+                continue
             revision = spec["template"]["metadata"]["labels"][REVISION]
-            pods = [
-                pod_view(pod) for pod in self.pods_of("deployment", deployment["metadata"]["name"])
-            ]
             new = [pod for pod in pods if pod.label(REVISION) == revision]
             surplus = len(pods) - spec["replicas"] - sum(not pod.ready for pod in new)
             ends = len(pods) if spec["strategy"]["type"] == "Recreate" else max(0, surplus)

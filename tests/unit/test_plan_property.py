@@ -86,6 +86,8 @@ CRASHES: Final = st.sampled_from(
 FAILURES: Final = ["reported", "reported by its pod", "late", "deleted", "OOMKilled", "Evicted"]
 UNPLACED: Final = ["", "", NO_DEVICE, "0/2 nodes are available: 2 Too many pods."]
 WAITS: Final = st.sampled_from([0, 11])  # minutes for a node
+QUOTA: Final = "exceeded quota: gpus"
+AT_WORK: Final = ("Preparing", "LookingUp", "Queued", "Building")
 OLD_RESTARTS: Final = st.sampled_from([("server", 5), ("istio-proxy", 0)])  # hours ago
 CLASSES: Final[list[list[tuple[int, int | None]]]] = [  # number of a class, and its own count
     [],
@@ -203,6 +205,10 @@ def of_an_engine(machine: "Cluster") -> bool:
 
 def a_job_runs(machine: "Cluster") -> bool:
     return bool(machine.world.running_jobs())
+
+
+def a_job_lacks_a_pod(machine: "Cluster") -> bool:
+    return any(map(machine.lacks_pod, _names(machine.world.running_jobs())))
 
 
 def pods_are_to_serve(machine: "Cluster") -> bool:
@@ -427,6 +433,18 @@ class Cluster(RuleBasedStateMachine):
             stage = stages[percent % len(stages)]
             self.world.progress[name] = Progress(stage=stage, percent=percent)
             self.world.stage_runs(stage, name)
+
+    @precondition(a_job_lacks_a_pod)
+    @rule(which=NUMBERS)
+    def the_api_server_refuses_a_jobs_pod(self, which: int) -> None:
+        names = [name for name in _names(self.world.running_jobs()) if self.lacks_pod(name)]
+        name = sorted(names)[which % len(names)]
+        job = self.world.job(name)
+        self.world.job_pods_are_refused(QUOTA, name).settle()
+        (owner,) = [entry for entry in self._ours() if _owns(entry, job)]
+        if not job["spec"].get("suspend") and conditions_of(owner)["Ready"][1] in AT_WORK:
+            (ready,) = [item for item in owner["status"]["conditions"] if item["type"] == "Ready"]
+            assert QUOTA in ready["message"], "work that cannot begin says why"
 
     @precondition(a_job_runs)
     @rule(which=NUMBERS)
@@ -812,6 +830,9 @@ class Cluster(RuleBasedStateMachine):
         """Return the last revision that rolled out with all its pods; empty: none has."""
         serving = self.world.status.get("serving", {})
         return str(serving.get("lastRolledOut") or serving.get("revision", ""))
+
+    def lacks_pod(self, job: str) -> bool:
+        return not self.world.pods_of(JOB_NAME, job)
 
     def _has_had_its_time(self, pod: Json) -> bool:
         since = pod_view(pod).scheduled_at

@@ -49,7 +49,7 @@ class StatusReason(StrEnum):
     CLAIM_NOT_FOUND = "ClaimNotFound"  # a PersistentVolumeClaim that pods mount does not exist
     CLAIM_NOT_BOUND = "ClaimNotBound"  # a PersistentVolumeClaim that pods mount has no volume yet
     ROLLING_OUT = "RollingOut"  # pods of a new revision start
-    FAILED_CREATE = "FailedCreate"  # the API server rejects the pods of a Deployment
+    FAILED_CREATE = "FailedCreate"  # the API server rejects the pods of a Deployment or a Job
     ROLLOUT_FAILED = (
         "RolloutFailed"  # a new pod had its node for rollout.progressTimeout and was not ready
     )

@@ -52,6 +52,7 @@ _NO_NODE: Final = re.compile(r"0/\d+ nodes are available: (.+)", re.DOTALL)
 _AFTERWARDS: Final = re.compile(r"\.? (?:no new claims to deallocate|preemption: )")
 _NEXT_REASON: Final = re.compile(r", (?=\d)")
 _COUNT: Final = re.compile(r"^\d+ ")
+_REFUSED: Final = re.compile(r'^(Error creating: )?(pods "[^"]*" is forbidden: )?')
 _NO_CLAIM: Final = re.compile(r'persistentvolumeclaim "[^"]*" (not found|is being deleted)')
 _NO_VOLUME: Final = re.compile(  # of the scheduler's volume binding plugin
     r"unbound immediate PersistentVolumeClaims|available persistent volumes to bind"
@@ -189,6 +190,11 @@ def missing_claim(pod: PodView) -> StatusReason | None:
     if _NO_CLAIM.search(pod.unschedulable):
         return StatusReason.CLAIM_NOT_FOUND
     return StatusReason.CLAIM_NOT_BOUND if _NO_VOLUME.search(pod.unschedulable) else None
+
+
+def explain_refusal(message: str) -> str:
+    """Return why the API server rejects a pod, without the pod's name, which differs with each attempt."""
+    return _REFUSED.sub("", message)
 
 
 def missing_room(pod: PodView) -> str:

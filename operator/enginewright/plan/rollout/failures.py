@@ -6,7 +6,6 @@ If the checks pass there, that revision is restored; for crashes, which requests
 requests for `canary.hold`. Otherwise nodes, data or requests cause the failure, and going back would not help.
 """
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -37,7 +36,6 @@ from enginewright.plan.types import Facts
 # Not the revision's: what the store has lost is rebuilt, and a Secret is corrected.
 _OF_OTHERS: Final = (Fault.STORE, Fault.USER)
 STAGE: Final = "serving"  # of the failure
-_POD_NAME: Final = re.compile(r'^pods "[^"]*" is forbidden: ')
 
 
 @dataclass(frozen=True)
@@ -162,9 +160,8 @@ def why_refused(deployments: Iterable[DeploymentView]) -> str:
     """Return why the API server rejects pods: a quota, Pod Security, a missing service account."""
     for deployment in deployments:
         if deployment.refused:
-            # without the pod's name, which differs with each attempt
-            message = _POD_NAME.sub("", deployment.refused.message)
-            return f"cannot create pods of class {deployment.accelerator_class}: {message}"
+            why = pods.explain_refusal(deployment.refused.message)
+            return f"cannot create pods of class {deployment.accelerator_class}: {why}"
     return ""
 
 
