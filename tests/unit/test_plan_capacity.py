@@ -158,3 +158,15 @@ def test_a_late_pod_is_not_given_up_while_another_one_reports_a_fault_of_the_sto
     world.crash(name, Reason.STORE_UNAVAILABLE, "fetch-artifact", restarts=0)
     world.later(hours=1)
     assert world.conditions()["RolledBack"][0] == "False"
+
+
+@pytest.mark.parametrize("evictions", [2, 3])
+def test_pods_that_are_evicted_again_and_again_reject_a_revision(evictions: int) -> None:
+    world = verify()
+    name = world.canaries()[0]["metadata"]["name"]
+    for index in range(evictions):
+        evicted = {"phase": "Failed", "reason": "Evicted", "message": "it wrote too much"}
+        world.serving_pod(name, index=index, status=evicted)
+        world.later(minutes=5)
+    rejected = ("True", "Evicted") if evictions > 2 else ("False", "Serving")
+    assert world.conditions()["RolledBack"] == rejected

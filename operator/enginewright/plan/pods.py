@@ -16,7 +16,7 @@ from enginewright_contract.report import Finding, StageReport, read_termination_
 from enginewright_contract.task import FETCH_ARTIFACT, SIDECAR
 
 from enginewright.api.conditions import StatusReason
-from enginewright.manifests.labels import COMPONENT, REVISION, SERVE
+from enginewright.manifests.labels import CANARY, COMPONENT, REVISION, SERVE
 from enginewright.manifests.serving_pod import SERVER
 from enginewright.observed.pods import Container, PodView, Termination
 
@@ -255,7 +255,7 @@ def _own_containers(pod: PodView) -> Iterator[Container]:
 
 
 def _is_own(pod: PodView, container: Container) -> bool:
-    return pod.job != "" or container.name in _SERVING
+    return pod.label(COMPONENT) not in (SERVE, CANARY) or container.name in _SERVING
 
 
 def _last_end(container: Container) -> Termination | None:

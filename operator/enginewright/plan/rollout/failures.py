@@ -17,6 +17,7 @@ from enginewright_contract.verdict import Verdict
 
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import RolloutFailure
+from enginewright.manifests.job_limits import EVICTIONS
 from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, REVISION, SERVE
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
@@ -241,7 +242,9 @@ def _give_up(
     mine: Iterable[PodView],
     deployments: Iterable[DeploymentView],
 ) -> RolloutFailure | None:
-    """Return why one of `mine` has not become ready in its time, if one has not."""
+    """Return why one of `mine` has not become ready in its time, if one has not, or why none gets that time."""
+    if evicted := _last_evicted(facts, revision):
+        return _of(evicted)
     asked = {deployment.accelerator_class for deployment in deployments if deployment.desired}
     late = [
         pod for pod in mine if pod.label(CLASS) in asked and is_late(facts.model, facts.now, pod)
@@ -257,6 +260,19 @@ def _give_up(
         reason=StatusReason.ROLLOUT_FAILED,
         message=waits_for or "its pods did not become ready within rollout.progressTimeout",
     )
+
+
+def _last_evicted(facts: Facts, revision: str) -> pods.Failure | None:
+    """Return why the kubelet evicted a pod of a revision, if it did so several times of late: the time of each next one begins again."""
+    evicted = [
+        pod
+        for pod in facts.pods
+        if pods.is_evicted(pod)
+        and pod.label(REVISION) == revision
+        and pod.label(COMPONENT) in (SERVE, CANARY)
+        and datetime.fromisoformat(pod.created) + pods.CRASH_WINDOW > facts.now
+    ]
+    return pods.failure(evicted[-1]) if len(evicted) >= EVICTIONS else None
 
 
 def _of(failure: pods.Failure) -> RolloutFailure:
