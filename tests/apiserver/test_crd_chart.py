@@ -25,7 +25,7 @@ ALLOWED = (
     *("patch inferenceengines/status", "delete jobs.batch", "patch deployments.apps"),
     *("create controllerrevisions.apps", "create poddisruptionbudgets.policy"),
     *("delete horizontalpodautoscalers.autoscaling", "patch services", "list nodes", "watch pods"),
-    *("patch events", "list leases.coordination.k8s.io"),
+    *("patch events", "list events", "list leases.coordination.k8s.io"),
 )
 FORBIDDEN = (
     *("patch inferencemodels", "delete acceleratorclasses", "create pods", "create pods/exec"),

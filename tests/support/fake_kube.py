@@ -120,14 +120,14 @@ class FakeKube:
         if resource.kind in self.lacks:
             raise NotFound("404 page not found", code=404)
         selector = dict(pair.split("=") for pair in (labels or "").split(",") if pair)
-        name = (fields or "").removeprefix("metadata.name=")
+        selected = dict(pair.split("=") for pair in (fields or "").split(",") if pair)
         items = [
             copy_json(obj)
             for (kind, space, _), obj in self.objects.items()
             if kind == resource.kind
             and namespace in (None, space)
             and selector.items() <= (obj["metadata"].get("labels") or {}).items()
-            and name in ("", obj["metadata"]["name"])
+            and all(_read_field(obj, path) == value for path, value in selected.items())
         ]
         return Listing(tuple(items), str(next(self._versions)))
 
@@ -250,6 +250,14 @@ def at_once(call: Coroutine[Any, Any, T]) -> T:
         return end.value  # type: ignore[no-any-return]  # typeshed's StopIteration holds Any
     call.close()
     raise AssertionError("it waits")
+
+
+def _read_field(obj: Mapping[str, Any], path: str) -> Any:
+    """Return the value that a field selector names."""
+    value: Any = obj
+    for name in path.split("."):
+        value = value.get(name) or {}
+    return value
 
 
 def timestamp(moment: datetime) -> str:

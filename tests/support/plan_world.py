@@ -240,6 +240,7 @@ class World(Simulation):
             may_move=self.turn,
             store=claim_view(claim) if claim else None,
             jobs=jobs,
+            refusals=self._find_refusals(jobs),
             pods=tuple(pod_view(pod) for pod in self.all("Pod") if _has_label(pod, MODEL_LABEL)),
             deployments=tuple(deployment for deployment in deployments if deployment.is_serving),
             canaries=tuple(deployment for deployment in deployments if deployment.is_canary),
@@ -285,6 +286,7 @@ class World(Simulation):
             config=self.config,
             now=self.now,
             jobs=jobs,
+            refusals=self._find_refusals(jobs),
             pods=tuple(
                 pod_view(pod)
                 for pod in self.all("Pod")
@@ -299,6 +301,15 @@ class World(Simulation):
             users=users_of(read, self._uses()),
             prepared=self._get_prepared(read),
         )
+
+    def _find_refusals(self, jobs: Iterable[JobView]) -> dict[str, str]:
+        """Return what the last Event of each Job without a pod says."""
+        said = {event["involvedObject"]["uid"]: event["message"] for event in self.all("Event")}
+        return {
+            job.name: said[job.uid]
+            for job in jobs
+            if job.uid in said and not self.pods_of(JOB_NAME, job.name)
+        }
 
     def _get_prepared(self, engine: InferenceEngine) -> tuple[Prepared, ...]:
         """Return the prepared model of the model, if it refers to an engine."""

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
 from enginewright.kube.errors import Transient
-from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, SERVE, TRACK
+from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, REVISION, SERVE, TRACK
 from enginewright.observed.deployments import deployment_view
 from enginewright.observed.pods import JOB_NAME, pod_view
 from enginewright_contract.measurements import LatencySeries, Measurements
@@ -32,6 +32,8 @@ from tests.support.plan_objects import (
 TIMEOUT: Final = 20  # passes in which a plan must come to rest
 # the scheduler's, where all devices of a class are taken
 NO_DEVICE: Final = "0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't match Pod's node affinity/selector."
+# progressDeadlineSeconds of Deployments, unless a test sets it
+PROGRESS_DEADLINE: Final = timedelta(minutes=10)
 PERMANENT: Final = [item for item in Reason if exit_code(item) is ExitCode.PERMANENT]
 RARELY_PASSING: Final = [item for item in Reason if item.facets.repeats is Repeats.MOSTLY]
 PASSING: Final = [item for item in Reason if item.facets.repeats is Repeats.NO]
@@ -78,6 +80,8 @@ class Simulation(abc.ABC):
 
     def later(self, **duration: float) -> Self:
         self.now += timedelta(**duration)
+        self._time_out()
+        self._end_superseded()
         return self.settle()
 
     # what there is
@@ -156,8 +160,7 @@ class Simulation(abc.ABC):
         pod["spec"] = {"nodeName": "node-1"} if placed else {}
         if placed:
             since = pod_view(pod).scheduled_at or timestamp(self.now)
-            scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": since}
-            status = {"conditions": [scheduled], **status}
+            status = {"conditions": [has_node(since)], **status}
         return self.set_status(pod, {"phase": "Pending", **status})
 
     def job_pod_becomes(self, *, of: str = "", placed: bool = True, **status: Any) -> Self:
@@ -235,6 +238,23 @@ class Simulation(abc.ABC):
         self.set_status(job, ended)
         return self.settle()
 
+    def job_pods_are_refused(self, why: str, of: str = "") -> Self:
+        """Have the API server refuse the running Job's pod, of which the Job controller writes an Event alone."""
+        job = self.job(of)
+        name = job["metadata"]["name"]
+        regarding = {"kind": "Job", "name": name, "uid": job["metadata"]["uid"]}
+        event = make_object(
+            "Event",
+            f"{name}.{len(self.all('Event'))}",
+            self.namespace,
+            reason="FailedCreate",
+            involvedObject=regarding,
+            lastTimestamp=timestamp(self.now),
+            message=f'Error creating: pods "{name}-x2x9k" is forbidden: {why}',
+        )
+        self.kube.put(event)
+        return self
+
     def job_is_deleted(self, of: str = "") -> Self:
         self.remove("Job", self.job(of)["metadata"]["name"])
         return self.settle()
@@ -276,6 +296,8 @@ class Simulation(abc.ABC):
 
     def all_available(self) -> Self:
         """Have every Deployment come to its end: all pods new, all available."""
+        if self._end_superseded():
+            self.settle()
         for deployment in self.serving_deployments():
             self.complete(deployment["metadata"]["name"])
         return self.settle()
@@ -289,9 +311,55 @@ class Simulation(abc.ABC):
     def canary_unschedulable(self, message: str = NO_DEVICE) -> Self:
         """Have no node take a pod of the canary."""
         for deployment in self.canaries():
-            name = deployment["metadata"]["name"]
-            pod = self.serving_pod(name, status={"conditions": [unschedulable(message)]})
-            pod["spec"], pod["status"]["phase"] = {}, "Pending"
+            self._set_counts(deployment, replicas=1, updatedReplicas=1, unavailableReplicas=1)
+            self.waiting_pod(deployment["metadata"]["name"], index=0, message=message)
+        return self.settle()
+
+    def update_unschedulable(self) -> Self:
+        """Have no node take a new pod of any Deployment that serves, beside the pods that it has."""
+        for deployment in self.serving_deployments():
+            seen = deployment_view(deployment)
+            index = 90 + seen.pods
+            self._set_counts(
+                deployment,
+                replicas=seen.pods + 1,
+                updatedReplicas=1,
+                readyReplicas=seen.ready_pods,
+                availableReplicas=seen.available,
+                unavailableReplicas=1,
+            )
+            self.waiting_pod(deployment["metadata"]["name"], index=index)
+        return self.settle()
+
+    def pods_are_refused(self, message: str) -> Self:
+        """Have the API server refuse all pods of the canary."""
+        refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}
+        since = timestamp(self.now)
+        for deployment in self.canaries():
+            condition = {**refused, "message": message, "lastTransitionTime": since}
+            self._set_counts(deployment, unavailableReplicas=1, conditions=[condition])
+        return self.settle()
+
+    def waiting_pod(self, deployment: str, *, index: int = 90, message: str = NO_DEVICE) -> Json:
+        """Have no node take a pod of a Deployment; returns the pod, as it is kept."""
+        status = {"conditions": [unschedulable(message)]}
+        pod = self.serving_pod(deployment, index=index, status=status)
+        pod["spec"], pod["status"]["phase"] = {}, "Pending"
+        return pod
+
+    def waiting_pods(self) -> list[Json]:
+        """Return the pods of Deployments that no node takes."""
+        serving = (pod for pod in self.all("Pod") if "deployment" in pod["metadata"]["labels"])
+        return [pod for pod in serving if pod_view(pod).unschedulable]
+
+    def nodes_take_pods(self) -> Self:
+        """Have the waiting pods of Deployments be bound to a node, as once an autoscaler has added one."""
+        for pod in self.waiting_pods():
+            pod["spec"] = {"nodeName": "node-1"}
+            node = has_node(timestamp(self.now))
+            starting = runs(timestamp(self.now), ready=False)
+            conditions = [*starting["conditions"], node]
+            self.set_status(pod, {"phase": "Running", **starting, "conditions": conditions})
         return self.settle()
 
     def canary_pods(self) -> list[Json]:
@@ -319,9 +387,14 @@ class Simulation(abc.ABC):
         self.kube.put({**deployment, "spec": {**deployment["spec"], "replicas": count}})
 
     def rolling(self, available: int, *, stuck: bool = False) -> Self:
-        """Have every Deployment be in the middle: `available` old pods, one new, not ready."""
+        """Have every Deployment be in the middle: `available` old pods, one new, not ready, for too long if `stuck`."""
+        since = timestamp(self.now - PROGRESS_DEADLINE if stuck else self.now)
         for deployment in self.serving_deployments():
-            self.serving_pod(deployment["metadata"]["name"], index=90, ready=False)
+            pod = self.serving_pod(deployment["metadata"]["name"], index=90, ready=False)
+            if stuck:
+                starting = runs(since, ready=False)
+                starting["conditions"].append(has_node(since))
+                self.set_status(pod, {**pod["status"], **starting})
             progress = ("False", "ProgressDeadlineExceeded") if stuck else ("True", "Progressing")
             self._set_counts(
                 deployment,
@@ -356,11 +429,36 @@ class Simulation(abc.ABC):
         pod = self.serving_pod(deployment, index=index, status=status)
         pod["spec"] = {"nodeName": node}
 
+    def has_restarted(self, pod: Json, container: str, *, ago: timedelta) -> None:
+        """Have a container of a pod that runs have crashed several times, the last time so long ago."""
+        ended, began = self.now - ago, self.now - ago - timedelta(minutes=1)
+        last = {
+            "exitCode": 137,
+            "reason": "OOMKilled",
+            "startedAt": timestamp(began),
+            "finishedAt": timestamp(ended),
+        }
+        restarted = {
+            "name": container,
+            "restartCount": 7,
+            "state": {"running": {}},
+            "lastState": {"terminated": last},
+        }
+        kept = pod["status"].get("containerStatuses", [])
+        others = [item for item in kept if item["name"] != container]
+        self.set_status(pod, {**pod["status"], "containerStatuses": [*others, restarted]})
+
     def serving_pod(
         self, deployment: str, *, index: int = 0, ready: bool = False, status: Json | None = None
     ) -> Json:
         reported = status or runs(timestamp(self.now), ready=ready)
         name, owner = f"{deployment}-{index:05}", self.get("Deployment", deployment)
+        conditions = reported.get("conditions", [])
+        if not any(condition["type"] == "PodScheduled" for condition in conditions):
+            before = self.find("Pod", name)
+            since = pod_view(before).scheduled_at if before else ""
+            node = has_node(since or timestamp(self.now))
+            reported = {**reported, "conditions": [*conditions, node]}
         if ready:
             self.verdicts[name] = verdict()
             self.measures(name)
@@ -381,6 +479,42 @@ class Simulation(abc.ABC):
         return self.settle()
 
     # what its controllers do
+
+    def _end_superseded(self) -> bool:
+        """Have the Deployment controller end unready pods of earlier templates, as far as its strategy allows; return whether any."""
+        ended = False
+        for deployment in self.serving_deployments():
+            name, spec = deployment["metadata"]["name"], deployment["spec"]
+            pods = [pod_view(pod) for pod in self.pods_of("deployment", name)]
+            if not pods:
+                continue
+            revision = spec["template"]["metadata"]["labels"][REVISION]
+            new = [pod for pod in pods if pod.label(REVISION) == revision]
+            surplus = len(pods) - spec["replicas"] - sum(not pod.ready for pod in new)
+            ends = len(pods) if spec["strategy"]["type"] == "Recreate" else max(0, surplus)
+            for pod in [pod for pod in pods if pod not in new and not pod.ready][:ends]:
+                self.remove("Pod", pod.name)
+                ended = True
+        return ended
+
+    def _time_out(self) -> None:
+        """Have the Deployment controller give up on rollouts without progress, whatever their pods wait for."""
+        for deployment in self.all("Deployment"):
+            status = deployment.get("status") or {}
+            progress = [
+                item for item in status.get("conditions", ()) if item["type"] == "Progressing"
+            ]
+            pods = map(pod_view, self.pods_of("deployment", deployment["metadata"]["name"]))
+            waits = any(
+                not pod.ready
+                and datetime.fromisoformat(pod.created) + PROGRESS_DEADLINE <= self.now
+                for pod in pods
+            )
+            if waits and not any(item["reason"] == "NewReplicaSetAvailable" for item in progress):
+                others = [item for item in status.get("conditions", ()) if item not in progress]
+                gave_up = {"status": "False", "reason": "ProgressDeadlineExceeded"}
+                conditions = [*others, {"type": "Progressing", **gave_up}]
+                self.set_status(deployment, {**status, "conditions": conditions})
 
     def set_status(self, obj: Json, status: Json) -> Json:
         """Have a controller or a kubelet write a status; returns the object, as it is kept."""
@@ -465,6 +599,11 @@ def unschedulable(message: str) -> Json:
         "reason": "Unschedulable",
         "message": message,
     }
+
+
+def has_node(since: str) -> Json:
+    """Return the condition of a pod that has its node since then."""
+    return {"type": "PodScheduled", "status": "True", "lastTransitionTime": since}
 
 
 def report_end(stage: str, *, code: int = 0, message: str = "", reason: str = "") -> Json:

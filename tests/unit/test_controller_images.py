@@ -65,7 +65,7 @@ async def test_a_tenants_pod_cannot_answer_for_an_image(world: World) -> None:
     pod["metadata"] |= {"namespace": "tenant", "uid": "another"}
     world.put(pod)
     world.watch()
-    assert await world.images.reconcile(KEY) == ReconcileResult(requeue_after=120)
+    assert await world.images.reconcile(KEY) == ReconcileResult(requeue_after=20)
     assert not world.images.facts
 
 
@@ -74,9 +74,13 @@ async def test_a_job_that_gets_no_pod_is_reported(world: World) -> None:
     waits = (await world.images.reconcile(KEY)).requeue_after
     assert CPU_IMAGE not in world.images.failures
     assert waits is not None
-    world.now += timedelta(seconds=waits)
+    assert waits <= 20
+    world.now += timedelta(minutes=2)
     await world.images.reconcile(KEY)
     assert "has no pod" in world.images.failures[CPU_IMAGE]
+    world.job_pods_are_refused("exceeded quota: pods")
+    await world.images.reconcile(KEY)
+    assert "exceeded quota: pods" in world.images.failures[CPU_IMAGE]
     end_probe(world, 0, FACTS.to_json())
     await world.images.reconcile(KEY)
     assert world.images.facts == {CPU_IMAGE: FACTS}
@@ -202,7 +206,7 @@ async def test_a_restart_goes_on_with_the_newest_probe(world: World) -> None:
     world.now += FIRST_RETRY
     await world.images.reconcile(KEY)
     world.restart()
-    assert await world.images.reconcile(KEY) == ReconcileResult(requeue_after=120)
+    assert await world.images.reconcile(KEY) == ReconcileResult(requeue_after=20)
     assert jobs(world) == [f"probe-{KEY}-2"]
     end_probe(world, 0, FACTS.to_json())
     await world.images.reconcile(KEY)

@@ -273,6 +273,9 @@ STATES: Final[dict[str, Callable[[], World]]] = {
         .rolling(0, stuck=True)
         .new_pod_fails(Reason.PROVIDER_MISSING)
     ),
+    "first rollout, no device for its pods": lambda: (
+        World().settle().job_succeeds().update_unschedulable().later(hours=1)
+    ),
     "serving": serving,
     "serving, pods missing": lambda: missing(serving(), 1),
     "serving, no pod left": lambda: missing(serving(), 0),
@@ -295,6 +298,7 @@ STATES: Final[dict[str, Callable[[], World]]] = {
     "update, the API server refuses its pods": lambda: refuse_pods(updating().rolling(available=2)),
     "update, its canary is verified": verifying,
     "update, no device for its canary": lambda: verifying().canary_unschedulable(),
+    "update, the API server refuses its canary": lambda: verifying().pods_are_refused(QUOTA),
     "update, its canary gets requests": analyzing,
     "update, promoted after its canary": lambda: analyzing().later(seconds=61),
     "update, its canary crashes": canary_crashes,

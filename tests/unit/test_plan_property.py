@@ -66,7 +66,13 @@ from tests.support.plan_objects import (
     verdict,
 )
 from tests.support.plan_world import World, conditions_of
-from tests.support.simulation import NO_DEVICE, PERMANENT, report_end, statuses
+from tests.support.simulation import (
+    NO_DEVICE,
+    PERMANENT,
+    PROGRESS_DEADLINE,
+    report_end,
+    statuses,
+)
 
 _MODEL: Final = "InferenceModel"
 _MAY_NEED: Final = (_MODEL, "InferenceEngine", "ControllerRevision")  # as in `NamespaceObjects`
@@ -79,6 +85,10 @@ CRASHES: Final = st.sampled_from(
 )
 FAILURES: Final = ["reported", "reported by its pod", "late", "deleted", "OOMKilled", "Evicted"]
 UNPLACED: Final = ["", "", NO_DEVICE, "0/2 nodes are available: 2 Too many pods."]
+WAITS: Final = st.sampled_from([0, 11])  # minutes for a node
+QUOTA: Final = "exceeded quota: gpus"
+AT_WORK: Final = ("Preparing", "LookingUp", "Queued", "Building")
+OLD_RESTARTS: Final = st.sampled_from([("server", 5), ("istio-proxy", 0)])  # hours ago
 CLASSES: Final[list[list[tuple[int, int | None]]]] = [  # number of a class, and its own count
     [],
     [(0, None)],
@@ -162,8 +172,13 @@ def with_a_canary() -> World:
     return world.edit(source=OTHER).job_succeeds(SECOND).canary_available()
 
 
+def waiting_for_a_device() -> World:
+    return World(replicas=2).settle().job_succeeds().update_unschedulable()
+
+
 STARTS: Final[dict[str, Callable[[], World]]] = {
     "a canary": with_a_canary,
+    "waiting for a device": waiting_for_a_device,
     "new": lambda: World(replicas=2).settle(),
     "on classes": on_classes,
     "two backends": with_two_backends,
@@ -192,12 +207,20 @@ def a_job_runs(machine: "Cluster") -> bool:
     return bool(machine.world.running_jobs())
 
 
+def a_job_lacks_a_pod(machine: "Cluster") -> bool:
+    return any(map(machine.lacks_pod, _names(machine.world.running_jobs())))
+
+
 def pods_are_to_serve(machine: "Cluster") -> bool:
     return bool(machine.world.serving_deployments())
 
 
 def a_canary_runs(machine: "Cluster") -> bool:
     return bool(machine.world.canaries())
+
+
+def pods_wait_for_a_node(machine: "Cluster") -> bool:
+    return machine.world.model is not None and bool(machine.world.waiting_pods())
 
 
 def has_an_autoscaler(machine: "Cluster") -> bool:
@@ -411,6 +434,18 @@ class Cluster(RuleBasedStateMachine):
             self.world.progress[name] = Progress(stage=stage, percent=percent)
             self.world.stage_runs(stage, name)
 
+    @precondition(a_job_lacks_a_pod)
+    @rule(which=NUMBERS)
+    def the_api_server_refuses_a_jobs_pod(self, which: int) -> None:
+        names = [name for name in _names(self.world.running_jobs()) if self.lacks_pod(name)]
+        name = sorted(names)[which % len(names)]
+        job = self.world.job(name)
+        self.world.job_pods_are_refused(QUOTA, name).settle()
+        (owner,) = [entry for entry in self._ours() if _owns(entry, job)]
+        if not job["spec"].get("suspend") and conditions_of(owner)["Ready"][1] in AT_WORK:
+            (ready,) = [item for item in owner["status"]["conditions"] if item["type"] == "Ready"]
+            assert QUOTA in ready["message"], "work that cannot begin says why"
+
     @precondition(a_job_runs)
     @rule(which=NUMBERS)
     def the_queue_takes_a_job_off_its_node(self, which: int) -> None:
@@ -461,6 +496,18 @@ class Cluster(RuleBasedStateMachine):
         if is_first and not restarts:
             assert self._find_rejected() <= before, "one crash is an accident"
 
+    @precondition(of_a_model)
+    @rule(restarts=OLD_RESTARTS)
+    def pods_that_are_ready_have_restarted(self, restarts: tuple[str, int]) -> None:
+        world, (container, hours) = self.world, restarts
+        canaries, before = _names(world.canaries()), world.conditions()["RolledBack"][0]
+        for pod in world.all("Pod"):
+            if "deployment" in pod["metadata"]["labels"] and pod_view(pod).ready:
+                world.has_restarted(pod, container, ago=timedelta(hours=hours))
+        world.settle()
+        assert _names(world.canaries()) <= canaries, "nothing is tried for it"
+        assert before == "True" or world.conditions()["RolledBack"][0] == "False"
+
     @precondition(a_canary_runs)
     @rule()
     def a_canary_is_verified(self) -> None:
@@ -474,9 +521,21 @@ class Cluster(RuleBasedStateMachine):
         self.world.settle()
 
     @precondition(a_canary_runs)
+    @rule(minutes=WAITS)
+    def a_canary_finds_no_device(self, minutes: int) -> None:
+        self.world.canary_unschedulable().later(minutes=minutes)
+
+    @precondition(pods_are_to_serve)
+    @rule(minutes=WAITS)
+    def new_pods_find_no_device(self, minutes: int) -> None:
+        self.world.update_unschedulable().later(minutes=minutes)
+
+    @precondition(pods_wait_for_a_node)
     @rule()
-    def a_canary_finds_no_device(self) -> None:
-        self.world.canary_unschedulable()
+    def nodes_take_waiting_pods(self) -> None:
+        before = self.world.conditions()["RolledBack"]
+        after = self.world.nodes_take_pods().conditions()["RolledBack"]
+        assert after[0] == "False" or after == before, "what waited gets the time to start"
 
     @precondition(of_a_model)
     @rule(name=st.sampled_from([PROMOTE, ROLLBACK, RETRY]), state=st.booleans())
@@ -510,6 +569,9 @@ class Cluster(RuleBasedStateMachine):
     @rule(minutes=st.sampled_from([1, 10, 61, 25 * 60]))
     def time_passes(self, minutes: int) -> None:
         self.world.jobs_are_cleaned_away().later(minutes=minutes)
+        if self.world.model and "serving" not in self.world.status:
+            applied = {_revision(deployment) for deployment in self.world.serving_deployments()}
+            assert {_revision(pod) for pod in self.world.waiting_pods()} <= applied
 
     @rule(writes=NUMBERS)
     def the_api_server_will_refuse(self, writes: int) -> None:
@@ -623,6 +685,15 @@ class Cluster(RuleBasedStateMachine):
         for object_ in objects["InferenceEngine"]:
             if object_["spec"]["key"] in read:
                 assert users_of(InferenceEngine.model_validate(object_), [use])
+
+    @precondition(of_a_model)
+    @invariant()
+    def what_is_given_up_had_the_time_to_start(self) -> None:
+        world = self.world
+        if world.conditions()["RolledBack"][0] == "True":
+            return
+        if world.conditions()["Ready"][1] == "RolloutFailed":
+            assert any(map(self._has_had_its_time, world.all("Pod")))
 
     @precondition(of_a_model)
     @invariant()
@@ -760,6 +831,13 @@ class Cluster(RuleBasedStateMachine):
         serving = self.world.status.get("serving", {})
         return str(serving.get("lastRolledOut") or serving.get("revision", ""))
 
+    def lacks_pod(self, job: str) -> bool:
+        return not self.world.pods_of(JOB_NAME, job)
+
+    def _has_had_its_time(self, pod: Json) -> bool:
+        since = pod_view(pod).scheduled_at
+        return bool(since) and datetime.fromisoformat(since) + PROGRESS_DEADLINE <= self.world.now
+
     def _is_promoted(self, revision: str) -> bool:
         stored = self.world.get("ControllerRevision", f"resnet-{revision}")
         outcome = RevisionOutcome.read(stored["metadata"].get("annotations") or {})
@@ -776,6 +854,10 @@ class Cluster(RuleBasedStateMachine):
 
 def _revision(obj: Json) -> str:
     return str(obj["metadata"]["labels"][REVISION])
+
+
+def _names(objects: list[Json]) -> set[str]:
+    return {str(item["metadata"]["name"]) for item in objects}
 
 
 def _owns(owner: Json, obj: Json) -> bool:

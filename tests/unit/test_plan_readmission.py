@@ -238,8 +238,7 @@ def test_it_is_tried_as_a_canary_where_the_spec_says_so(passes: bool) -> None:
 
 
 def finds_no_node(world: World, *, stuck: bool) -> World:
-    """Have no node take the new pods, for longer than the deadline if `stuck`."""
-    conditions = [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}]
+    """Have no node take the new pods, for longer than they may take to start if `stuck`."""
     for entry in (*world.canaries(), *world.serving_deployments()):
         if entry["metadata"]["labels"]["enginewright.dev/revision"] == world.status["revision"]:
             name = entry["metadata"]["name"]
@@ -249,8 +248,8 @@ def finds_no_node(world: World, *, stuck: bool) -> World:
             pod["spec"], pod["status"]["phase"] = {}, "Pending"
             seen = {"observedGeneration": entry["metadata"]["generation"], "replicas": 3}
             seen |= {"availableReplicas": 0 if entry in world.canaries() else 2}
-            world.set_status(entry, {**seen, "conditions": conditions if stuck else []})
-    return world.settle()
+            world.set_status(entry, seen)
+    return world.later(minutes=11) if stuck else world.settle()
 
 
 @pytest.mark.parametrize("rollout", [None, {"canary": {"replicas": 1}}], ids=["rolling", "canary"])

@@ -212,7 +212,7 @@ def test_a_rollout_that_waits_for_a_node_says_so() -> None:
     world.serving_pod("resnet-cpu", status={"phase": "Pending", "conditions": [unscheduled]})
     world.settle()
     assert "Insufficient nvidia.com/gpu" in world.message()
-    assert world.conditions()["Reconciling"] == ("True", "RollingOut")
+    assert world.conditions()["Reconciling"] == ("True", "CapacityBlocked")
 
 
 # what serves in part

@@ -186,7 +186,8 @@ def test_nothing_is_promoted_before_stable_pods_are_ready(when: str, why: str) -
         world.later(seconds=61).canary_available()
         assert find_revisions(world) == {old}
         assert not world.canaries()
-        assert world.conditions()["Ready"] == ("False", "Progressing")
+        reason = "CapacityBlocked" if why == "no node takes them" else "Progressing"
+        assert world.conditions()["Ready"] == ("False", reason)
     world.all_available()
     assert len(world.canaries()) == 1
 

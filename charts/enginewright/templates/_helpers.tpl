@@ -163,6 +163,6 @@ app.kubernetes.io/component: node-cache
   resources: [namespaces] # annotation enginewright.dev/store-max-size
   verbs: [get]
 - apiGroups: [""]
-  resources: [events]
-  verbs: [get, create, patch]
+  resources: [events] # listed for Jobs that have no pod
+  verbs: [get, list, create, patch]
 {{- end -}}

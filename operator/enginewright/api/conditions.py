@@ -49,8 +49,10 @@ class StatusReason(StrEnum):
     CLAIM_NOT_FOUND = "ClaimNotFound"  # a PersistentVolumeClaim that pods mount does not exist
     CLAIM_NOT_BOUND = "ClaimNotBound"  # a PersistentVolumeClaim that pods mount has no volume yet
     ROLLING_OUT = "RollingOut"  # pods of a new revision start
-    FAILED_CREATE = "FailedCreate"  # the API server rejects the pods of a Deployment
-    ROLLOUT_FAILED = "RolloutFailed"  # new pods were not ready in rollout.progressTimeout
+    FAILED_CREATE = "FailedCreate"  # the API server rejects the pods of a Deployment or a Job
+    ROLLOUT_FAILED = (
+        "RolloutFailed"  # a new pod had its node for rollout.progressTimeout and was not ready
+    )
     SERVING = "Serving"  # the current spec serves with all its pods, or at least one pod is ready
     SERVING_INTERIM = "ServingInterim"  # the spec serves without engines until they are built
     INTERIM_ENDED = "InterimEnded"  # an Event: engines serve in place of an interim

@@ -418,7 +418,7 @@ class RuntimeImages(ApiModel):
     """With Moving, hash of the spec that is rolled out with the current images; empty: it is not. With Kept, hash of the spec that does not run right."""
 
     reason: Annotated[str, Field(max_length=1024)] = ""
-    """With Waiting and Kept, why, as one word for programs; empty: it waits for its turn; FleetLimit or FleetPaused: a model that is tried again does. With Moving, Suspended while its user pauses it."""
+    """With Waiting and Kept, why, as one word for programs; empty: it waits for its turn; FleetLimit or FleetPaused: a model that is tried again does. With Moving, why others take its turn: Suspended while its user pauses it, or CapacityBlocked or FailedCreate once its pods have waited for rollout.progressTimeout."""
 
     message: Annotated[str, Field(max_length=32768)] = ""
     """The same as a sentence for people."""

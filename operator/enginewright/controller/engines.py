@@ -1,7 +1,7 @@
 """InferenceEngines: gather the facts from the cache, plan, execute, count. No decision is made here."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from enginewright_contract.report import Progress
@@ -16,6 +16,7 @@ from enginewright.controller.metrics import EngineMetrics
 from enginewright.controller.observe import JOB, POD
 from enginewright.controller.parse import readable
 from enginewright.controller.references import is_tried_again, preparations, references
+from enginewright.controller.refusals import find_refusals
 from enginewright.controller.routing import EngineKey
 from enginewright.controller.shared import Shared
 from enginewright.kube.api import JsonObject
@@ -53,11 +54,13 @@ class EngineReconciler:
         engine = readable(InferenceEngine, observed, shared.recorder)
         if engine is None:
             return ReconcileResult()
-        jobs = cache.of_engine(JOBS, key.namespace, key.name)
-        await shared.pods.catch_up(cache.views(JOB, jobs))
+        jobs = cache.views(JOB, cache.of_engine(JOBS, key.namespace, key.name))
+        await shared.pods.catch_up(jobs)
+        pods = cache.of_engine(PODS, key.namespace, key.name)
+        refusals = await find_refusals(shared, jobs, pods)
         users = users_of(engine, self.uses.of_namespace(key.namespace))
         users, due_in = self.settled.of(key, users, now := shared.now())
-        plan = plan_engine(self._facts(key, engine, users, now))
+        plan = plan_engine(replace(self._facts(key, engine, users, now), refusals=refusals))
         if plan.removed:
             await self._remove(key, observed, plan.removed)
             return ReconcileResult(exists=False)

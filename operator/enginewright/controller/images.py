@@ -7,8 +7,7 @@ restarted operator does not probe again. Models wait for the report, and show wh
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from typing import Final
 
 from enginewright_contract.images import ImageFacts
@@ -19,6 +18,7 @@ from enginewright.controller.cache import ObjectCache
 from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.observe import JOB, POD
 from enginewright.controller.operator_namespace import ConfigMapStore
+from enginewright.controller.refusals import find_refusals
 from enginewright.controller.shared import Shared
 from enginewright.kube.resources import (
     CONTROLLER_REVISIONS,
@@ -27,7 +27,6 @@ from enginewright.kube.resources import (
     PODS,
     Resource,
 )
-from enginewright.manifests.job_limits import WITHOUT_POD
 from enginewright.manifests.labels import IMAGE
 from enginewright.manifests.placement import placement_hash
 from enginewright.manifests.probe_job import image_hash, probe_job, probe_job_name
@@ -50,17 +49,6 @@ _logger = logging.getLogger(__name__)
 class _Attempts:
     attempt: int = 1
     failure: JobFailure | None = None
-
-
-def _without_pod(state: InProgress, observed: Observed) -> str:
-    """Return that no pod is created for a Job, which nothing else reports; empty: it has one, or is new."""
-    job = observed.jobs.get(state.job)
-    if state.pod or job is None or observed.now - datetime.fromisoformat(job.created) < WITHOUT_POD:
-        return ""
-    return (
-        f"Job {job.name} in the operator's namespace has no pod, as with a quota, Pod Security or a webhook that"
-        " refuses it: see its Events"
-    )
 
 
 class ImageReconciler:
@@ -105,8 +93,10 @@ class ImageReconciler:
         image = self._images.get(key)
         if image is None or image in self.facts:
             return ReconcileResult(exists=False)  # probed, or no longer configured
-        await self._shared.pods.catch_up(self._cache.views(JOB, self._ours(JOBS, key)))
-        observed = self._observe(key)
+        jobs = self._cache.views(JOB, self._ours(JOBS, key))
+        await self._shared.pods.catch_up(jobs)
+        refusals = await find_refusals(self._shared, jobs, self._ours(PODS, key))
+        observed = replace(self._observe(key), refusals=refusals)
         last = self._attempts.get(key, _Attempts())
         attempt = max(last.attempt, _newest(key, observed))
         work = probing(key, placement_hash(self._config.jobs))
@@ -118,12 +108,10 @@ class ImageReconciler:
             case Start():
                 return await self._start(key, image, state, observed)
             case InProgress():
-                podless = _without_pod(state, observed)
                 failed = state.failure.sentence if state.failure else ""
-                if why := state.waiting_for or failed or podless:
+                if why := state.waiting_for or failed:
                     self._report(image, why)
-                later = None if state.pod else WITHOUT_POD.total_seconds()
-                return ReconcileResult(requeue_after=state.requeue_after or later)
+                return ReconcileResult(requeue_after=state.requeue_after)
             case Failed():
                 self._attempts[key] = _Attempts(state.attempt, state.failure)
                 self._report(image, state.failure.sentence)

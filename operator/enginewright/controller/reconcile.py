@@ -16,11 +16,12 @@ from enginewright.controller.job_turns import JobTurns
 from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.observe import JOB
 from enginewright.controller.parse import readable
+from enginewright.controller.refusals import find_refusals
 from enginewright.controller.routing import ModelKey
 from enginewright.controller.shared import Shared
 from enginewright.controller.single_flight import SingleFlight
 from enginewright.kube.errors import Transient
-from enginewright.kube.resources import INFERENCE_MODELS, JOBS
+from enginewright.kube.resources import INFERENCE_MODELS, JOBS, PODS
 from enginewright.observed.pods import PodView
 from enginewright.plan.types import Facts, Plan
 
@@ -80,8 +81,10 @@ class ModelReconciler:
         model = readable(InferenceModel, observed, shared.recorder)
         if model is None:
             return ReconcileResult()
-        jobs = cache.of_model(JOBS, key.namespace, key.name)
-        await shared.pods.catch_up(cache.views(JOB, jobs))
+        jobs = cache.views(JOB, cache.of_model(JOBS, key.namespace, key.name))
+        await shared.pods.catch_up(jobs)
+        pods = cache.of_model(PODS, key.namespace, key.name)
+        refusals = await find_refusals(shared, jobs, pods)
         if model.status.images:
             self.images.require(image.image for image in model.status.images.current)
         facts = gather(
@@ -93,6 +96,7 @@ class ModelReconciler:
             image_failures=self.images.failures,
             bucket_user=shared.bucket_user.known,
             may_move=self.takes_turn(key),
+            refusals=refusals,
             verdicts=self.verdicts,
             silent=self.silent,
             measured=self.measured,

@@ -32,9 +32,18 @@ _STRATEGIES: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def serving_deployment(
-    model: InferenceModel, revision: Revision, accelerator: str, *, name: str, replicas: int | None
+    model: InferenceModel,
+    revision: Revision,
+    accelerator: str,
+    *,
+    name: str,
+    replicas: int | None,
+    strategy: str = "",
 ) -> dict[str, Any]:
-    """Return the Deployment of `revision` for one of its classes; without `replicas`, if None."""
+    """Return the Deployment of `revision` for one of its classes; without `replicas`, if None.
+
+    It replaces pods by the spec's strategy, or by another one.
+    """
     served = model.metadata.name
     labels = {**of_model(served, SERVE), CLASS: accelerator, REVISION: revision.name}
     return {
@@ -45,7 +54,7 @@ def serving_deployment(
             **({} if replicas is None else {"replicas": replicas}),
             "progressDeadlineSeconds": progress_seconds(model),
             "revisionHistoryLimit": 2,  # ControllerRevisions are the history
-            "strategy": _STRATEGIES[model.spec.rollout.strategy],
+            "strategy": _STRATEGIES[strategy or model.spec.rollout.strategy],
             "selector": {"matchLabels": serving_selector(served, accelerator)},
             "template": revision.templates[accelerator],
         },

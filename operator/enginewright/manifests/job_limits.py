@@ -20,6 +20,8 @@ COLLECTION_SECONDS: Final = 4 * 3600  # of the Job: also of one that no node tak
 START_TIMEOUT: Final = timedelta(minutes=5)
 UNREACHABLE: Final = timedelta(minutes=5)  # after which a pod that does not terminate is lost
 WITHOUT_POD: Final = timedelta(minutes=2)  # until a Job is reported that gets no pod
+REFUSED_AFTER: Final = timedelta(seconds=20)  # until a Job's Events may say why it gets no pod
+REFUSED_AGAIN: Final = timedelta(minutes=1)  # between two looks at them
 KEPT_SECONDS: Final = 24 * 3600  # for people to inspect; the outcome is recorded in a status
 
 # Requests of every stage; there are no limits, for any model may be prepared: a process that loads one limits itself.

@@ -27,6 +27,7 @@ class JobView(ObservedObject):
     outcome: Literal["", "Complete", "Failed"]  # once it has finished
     reason: str  # of a failed Job, such as DeadlineExceeded
     message: str
+    started_at: str  # RFC 3339, once the Job controller has seen it, and again when it is resumed
     ended_at: str  # RFC 3339, once it has finished
     placement: str  # hash of the JobTemplate that it was created with, if any
     suspended: bool  # spec.suspend: it has no pods until it is resumed
@@ -56,6 +57,7 @@ def job_view(obj: Json) -> JobView:
         outcome="" if last is None else "Complete" if last.type == "Complete" else "Failed",
         reason=last.reason if last else "",
         message=last.message if last else "",
+        started_at=str(status(obj).get("startTime") or ""),
         ended_at=str(status(obj).get("completionTime") or "") or (last.since if last else ""),
         placement=annotations.get(PLACEMENT) or "",
         suspended=bool(spec(obj).get("suspend")),

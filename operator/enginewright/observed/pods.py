@@ -16,7 +16,8 @@ class Termination:
     exit_code: int
     reason: str  # set by Kubernetes, such as OOMKilled
     message: str  # the termination message
-    finished_at: str  # RFC 3339
+    started_at: str  # RFC 3339, as the next one; empty or long before the pod where it never ran
+    finished_at: str
 
 
 @dataclass(frozen=True)
@@ -138,5 +139,6 @@ def _termination(state: Json | None) -> Termination | None:
         exit_code=int(state.get("exitCode") or 0),
         reason=str(state.get("reason") or ""),
         message=str(state.get("message") or ""),
+        started_at=str(state.get("startedAt") or ""),
         finished_at=str(state.get("finishedAt") or ""),
     )

@@ -5,8 +5,8 @@ no endless loop: a permanent one is not retried until its inputs change, a trans
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Final, Generic, TypeVar
 
 from enginewright_contract.reasons import ExitCode, Reason, Repeats, exit_code, reason_named
@@ -20,8 +20,11 @@ from enginewright.manifests.job_limits import (
     EVICTIONS,
     FIRST_RETRY,
     LONGEST_RETRY,
+    REFUSED_AFTER,
+    REFUSED_AGAIN,
     START_TIMEOUT,
     UNREACHABLE,
+    WITHOUT_POD,
 )
 from enginewright.observed.jobs import JobView
 from enginewright.observed.pods import PodView, of_job
@@ -56,6 +59,7 @@ class Observed:
     pods: Sequence[PodView]
     now: datetime  # timezone-aware
     awaited: str = ""  # Job whose pod must start soon on its node, because serving pods wait for it
+    refusals: Mapping[str, str] = field(default_factory=dict)  # of Jobs' pods by the API server
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class InProgress:
     stage: str  # current or next one
     pod: PodView | None  # the newest one
     waiting_for: str  # what its pod needs in order to start, as a sentence
-    waits_for: str = ""  # reason, if it waits for a volume or a queue
+    waits_for: str = ""  # reason, if it waits for a volume, a queue or the API server
     failure: JobFailure | None = None  # the last one, of this Job's pods or of earlier Jobs
     requeue_after: float | None = None  # seconds
 
@@ -112,7 +116,10 @@ def advance(
         return Start(attempt, failure)
     pods_of_job = of_job(observed.pods, job.name)
     awaited = observed.awaited == job.name
-    return _Attempt(work, observed.now, job, pods_of_job, attempt, failure, awaited).advance()
+    refusal = observed.refusals.get(job.name, "")
+    return _Attempt(
+        work, observed.now, job, pods_of_job, attempt, failure, awaited, refusal
+    ).advance()
 
 
 @dataclass(frozen=True)
@@ -126,6 +133,7 @@ class _Attempt(Generic[Result]):
     number: int
     recorded: JobFailure | None
     awaited: bool
+    refusal: str
 
     def advance(self) -> Start | InProgress | Succeeded[Result] | Failed:
         """Return its state."""
@@ -176,11 +184,32 @@ class _Attempt(Generic[Result]):
             job=self.job.name,
             stage=self._stage(pod),
             pod=pod,
-            waiting_for=pods.waiting_for(pod) if pod else "",
-            waits_for=(pods.missing_claim(pod) or "") if pod else "",
+            waiting_for=pods.waiting_for(pod) if pod else self._why_no_pod(),
+            waits_for=self._waits_for(pod),
             failure=failure,
-            requeue_after=requeue_after,
+            requeue_after=requeue_after if pod else self._next_look().total_seconds(),
         )
+
+    def _next_look(self) -> timedelta:
+        """Return when the Job's Events are to be read, where it has no pod."""
+        left = self._since() + REFUSED_AFTER - self.now
+        return left if timedelta() < left <= REFUSED_AFTER else REFUSED_AGAIN
+
+    def _since(self) -> datetime:
+        return datetime.fromisoformat(self.job.started_at or self.job.created)
+
+    def _waits_for(self, pod: PodView | None) -> str:
+        if pod is None:
+            return StatusReason.FAILED_CREATE if self.refusal else ""
+        return pods.missing_claim(pod) or ""
+
+    def _why_no_pod(self) -> str:
+        """Return why the Job has no pod, as far as that is known, unless it is new."""
+        if self.refusal:
+            return f"its pod cannot be created: {pods.explain_refusal(self.refusal)}"
+        if self.now - self._since() < WITHOUT_POD:
+            return ""
+        return f"Job {self.job.name} in namespace {self.job.namespace} has no pod: see its Events"
 
     def _replace_or_wait(self) -> Start | InProgress | None:
         """Return the state of a Job that must run on other nodes or is suspended, if it is so."""

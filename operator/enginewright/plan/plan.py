@@ -117,7 +117,7 @@ def _assemble(
         rolled_back=rollout.newly_rejected(facts.model.status, facts.revisions),
         status=status.manifest(),
         events=model_events(facts.model, facts.revisions, status, rollout),
-        requeue_after=_requeue_after(jobs, engines, rollout),
+        requeue_after=_requeue_after(jobs, engines, rollout, move),
         hand_over=rollout.hand_over,
         awaits_turn=any(one.awaits_turn for one in jobs),
         comparisons=rollout.bring_up.comparisons if rollout.bring_up else (),
@@ -125,10 +125,12 @@ def _assemble(
 
 
 def _requeue_after(
-    jobs: list[PrepareOutcome], engines: Engines | None, rollout: RolloutPlan
+    jobs: list[PrepareOutcome], engines: Engines | None, rollout: RolloutPlan, move: ImageMove
 ) -> float | None:
-    analysis = rollout.bring_up.requeue_after if rollout.bring_up else None
-    waits = [value for value in (*(one.requeue_after for one in jobs), analysis) if value]
+    due = [move.due, rollout.progress.due if rollout.progress else None]
+    if brought := rollout.bring_up:
+        due += [brought.requeue_after, brought.failures.due]
+    waits = [value for value in (*(one.requeue_after for one in jobs), *due) if value]
     waits += [value for value in (engines.yielding.values() if engines else ()) if isfinite(value)]
     return min(waits, default=None)
 

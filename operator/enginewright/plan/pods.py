@@ -8,14 +8,15 @@ import re
 import signal
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
 from enginewright_contract.reasons import ExitCode, Fault, Reason
 from enginewright_contract.report import Finding, StageReport, read_termination_message
-from enginewright_contract.task import FETCH_ARTIFACT
+from enginewright_contract.task import FETCH_ARTIFACT, SIDECAR
 
 from enginewright.api.conditions import StatusReason
-from enginewright.manifests.labels import COMPONENT, REVISION, SERVE
+from enginewright.manifests.labels import CANARY, COMPONENT, REVISION, SERVE
 from enginewright.manifests.serving_pod import SERVER
 from enginewright.observed.pods import Container, PodView, Termination
 
@@ -30,7 +31,10 @@ _CRASHES: Final = frozenset(
         signal.SIGSYS,
     }
 )
-_REPEATED: Final = 2  # restarts of one pod
+_REPEATED: Final = 2  # restarts of one container
+# Only the last end of a container is known, but its last run began after the end before that.
+CRASH_WINDOW: Final = timedelta(hours=1)
+_SERVING: Final = frozenset({FETCH_ARTIFACT, SIDECAR, SERVER})  # others were injected
 _BY_SIGNAL: Final = 128  # added to a signal's number in the exit code
 # The kubelet alternates between these while it backs off, so messages do not contain the reason.
 _IMAGE_ERRORS: Final = frozenset(
@@ -48,6 +52,7 @@ _NO_NODE: Final = re.compile(r"0/\d+ nodes are available: (.+)", re.DOTALL)
 _AFTERWARDS: Final = re.compile(r"\.? (?:no new claims to deallocate|preemption: )")
 _NEXT_REASON: Final = re.compile(r", (?=\d)")
 _COUNT: Final = re.compile(r"^\d+ ")
+_REFUSED: Final = re.compile(r'^(Error creating: )?(pods "[^"]*" is forbidden: )?')
 _NO_CLAIM: Final = re.compile(r'persistentvolumeclaim "[^"]*" (not found|is being deleted)')
 _NO_VOLUME: Final = re.compile(  # of the scheduler's volume binding plugin
     r"unbound immediate PersistentVolumeClaims|available persistent volumes to bind"
@@ -73,6 +78,14 @@ class Failure:
         return self.finding.reason
 
 
+@dataclass(frozen=True)
+class CrashInterval:
+    """How often a container crashes."""
+
+    ran: timedelta  # from its last start to its end
+    until: datetime  # counts as long
+
+
 def reports(pod: PodView) -> Iterator[StageReport]:
     """Yield the reports of the terminated containers."""
     for container in pod.containers:
@@ -95,8 +108,8 @@ def failure(pod: PodView) -> Failure | None:
     """Return the first container that failed, now or at its last start, and has not succeeded since."""
     if is_evicted(pod):
         return _explain_eviction(pod)
-    for container in pod.containers:
-        ended = container.ended or container.last
+    for container in _own_containers(pod):
+        ended = _last_end(container)
         if ended and ended.exit_code != 0:
             return _explain(container, ended)
     return None
@@ -155,6 +168,10 @@ def waiting_for(pod: PodView) -> str:
             )
         if container.waiting_reason in _CONFIG_ERRORS:
             return f"{container.name} cannot start: {container.waiting_message or container.waiting_reason}"
+        if container.waiting_reason == "CrashLoopBackOff" and not _is_own(pod, container):
+            return (
+                f"{container.name}, which something else has added to the pod, crashes: see its log"
+            )
     return ""
 
 
@@ -175,10 +192,42 @@ def missing_claim(pod: PodView) -> StatusReason | None:
     return StatusReason.CLAIM_NOT_BOUND if _NO_VOLUME.search(pod.unschedulable) else None
 
 
-def is_repeated(failed: Collection[PodView]) -> bool:
-    """Return whether pods failed on several nodes, or one pod several times: it is no accident."""
-    restarts = (container.restarts for pod in failed for container in pod.containers)
-    return len({pod.node for pod in failed}) > 1 or max(restarts, default=0) >= _REPEATED
+def explain_refusal(message: str) -> str:
+    """Return why the API server rejects a pod, without the pod's name, which differs with each attempt."""
+    return _REFUSED.sub("", message)
+
+
+def missing_room(pod: PodView) -> str:
+    """Return as a reason what a pod waits for before it may start, a volume or a node, if anything."""
+    return missing_claim(pod) or (Reason.CAPACITY_BLOCKED if pod.unschedulable else "")
+
+
+def is_repeated(failed: Collection[PodView], now: datetime) -> bool:
+    """Return whether pods failed on several nodes, or one pod several times of late: it is no accident."""
+    return len({pod.node for pod in failed}) > 1 or any(crash_intervals(failed, now))
+
+
+def crash_intervals(failed: Iterable[PodView], now: datetime) -> Iterator[CrashInterval]:
+    """Yield how long containers ran that have crashed several times of late, one by one."""
+    for pod in failed:
+        for container in _own_containers(pod):
+            last = _last_end(container)
+            if last is None or last.exit_code == 0 or container.restarts < _REPEATED:
+                continue
+            if not last.finished_at:  # the kubelet does not know how it ended
+                continue
+            began = datetime.fromisoformat(_begin(pod, last))
+            if began + CRASH_WINDOW > now:
+                ended = datetime.fromisoformat(last.finished_at)
+                yield CrashInterval(ran=ended - began, until=began + CRASH_WINDOW)
+
+
+def has_failed_of_late(pod: PodView, now: datetime) -> bool:
+    """Return whether a pod fails now, or has failed within the time in which crashes count."""
+    failed = failure(pod)
+    if failed is None or not pod.ready or not failed.finished_at:
+        return failed is not None
+    return datetime.fromisoformat(failed.finished_at) + CRASH_WINDOW > now
 
 
 def is_evicted(pod: PodView) -> bool:
@@ -196,6 +245,26 @@ def never_ran(pod: PodView) -> bool:
 def has_begun(pod: PodView) -> bool:
     """Return whether a container has been started, and the pod has not finished."""
     return not pod.finished and not never_ran(pod)
+
+
+def _own_containers(pod: PodView) -> Iterator[Container]:
+    """Yield a pod's containers, of those that serve without what others have injected, such as a mesh's proxy."""
+    for container in pod.containers:
+        if _is_own(pod, container):
+            yield container
+
+
+def _is_own(pod: PodView, container: Container) -> bool:
+    return pod.label(COMPONENT) not in (SERVE, CANARY) or container.name in _SERVING
+
+
+def _last_end(container: Container) -> Termination | None:
+    return container.ended or container.last
+
+
+def _begin(pod: PodView, last: Termination) -> str:
+    """Return when a container's run began, RFC 3339, or when it ended if it never ran."""
+    return last.started_at if last.started_at >= pod.created else last.finished_at
 
 
 def _explain_eviction(pod: PodView) -> Failure:

@@ -127,6 +127,7 @@ class Facts:
     followed: InferenceModel | None = None  # the one that status.preparation.leader names
     store: ClaimView | None = None  # the namespace's claim
     jobs: tuple[JobView, ...] = ()  # this model's
+    refusals: Mapping[str, str] = field(default_factory=dict)  # of Jobs' pods by the API server
     pods: tuple[PodView, ...] = ()  # of its Jobs and its Deployments
     deployments: tuple[DeploymentView, ...] = ()  # that serve
     canaries: tuple[DeploymentView, ...] = ()  # that run a new revision beside what serves

@@ -10,6 +10,7 @@ from enginewright.analysis.result import AnalysisResult
 from enginewright.api.conditions import ConditionType, find_condition
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import TargetPhase
+from enginewright.api.scalars import duration
 from enginewright.manifests.labels import CANARY, CLASS, REVISION, TRACK
 from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
@@ -163,7 +164,8 @@ def _progress(model: InferenceModel, pods: Collection[PodView], now: datetime) -
             for pod in pods
             if pod.label(REVISION) == target.revision and pod.label(TRACK) == CANARY
         ]
-        left = max(0, int((step_end(target.since, mine, canary.hold) - now).total_seconds()))
+        end = step_end(target.since, mine, duration(canary.hold))
+        left = max(0, int((end - now).total_seconds()))
     return BringUpProgress(
         phase=target.phase,
         step=target.step,

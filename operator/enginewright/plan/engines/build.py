@@ -50,6 +50,7 @@ class BuildFacts:
     config: Config
     now: datetime  # timezone-aware
     jobs: tuple[JobView, ...] = ()  # this engine's
+    refusals: Mapping[str, str] = field(default_factory=dict)  # of Jobs' pods by the API server
     pods: tuple[PodView, ...] = ()  # of its Jobs
     progress: Mapping[str, Progress] = field(default_factory=dict)  # by Job, as far as reported
     references: tuple[EngineReference, ...] = ()  # of the namespace's models to this engine
@@ -97,7 +98,8 @@ def _of_attempt(facts: BuildFacts, status: InferenceEngineStatus, attempt: int) 
     # not the pods of a deleted Job whose name the next one has
     owners = {None, *(job.uid for job in facts.jobs)}
     own = [pod for pod in facts.pods if pod.owners.get("Job") in owners]
-    observed = Observed({job.name: job for job in facts.jobs}, own, facts.now, awaited)
+    jobs = {job.name: job for job in facts.jobs}
+    observed = Observed(jobs, own, facts.now, awaited, facts.refusals)
     work = _build(facts.engine, status)
     if _needs_lookup(facts.engine, status) and work.name(attempt) not in observed.jobs:
         work = _lookup(facts.engine, status)

@@ -8,6 +8,8 @@ anything is created for it.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from enginewright_contract.reasons import Reason
+
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.inference_model_status import (
@@ -18,6 +20,7 @@ from enginewright.api.inference_model_status import (
     TargetPhase,
 )
 from enginewright.manifests.labels import PROMOTE
+from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
 from enginewright.plan.fleet.model_images import (
     active_snapshot,
@@ -37,6 +40,7 @@ from enginewright.plan.history.spec_hash import keeps_processes, processes_remov
 from enginewright.plan.report.conditions import ModelState
 from enginewright.plan.resolve.images import not_probed
 from enginewright.plan.resolve.resolve import Target, resolve
+from enginewright.plan.rollout.deadlines import seconds_to_next, waits_too_long
 from enginewright.plan.rollout.failures import STAGE
 from enginewright.plan.rollout.pod_counts import asks_for_pods
 from enginewright.plan.types import Facts, FleetConfig, Obstacle
@@ -106,6 +110,13 @@ class ImageMove:
         still = self.state is MoveState.KEPT and target == self.target
         return (self._still_kept(record) if still else None) or self._waiting(record, state)
 
+    @property
+    def due(self) -> float | None:
+        """Return in how many seconds the pod of a build that waits for a node has waited for too long, if one does."""
+        if self.state is not MoveState.MOVING:
+            return None
+        return seconds_to_next(self.facts.model, self.facts.now, _builds(self.facts))
+
     def _again(self, record: RuntimeImages) -> RuntimeImages:
         """Return the record; of a model that was kept and is tried again, with that."""
         facts, before = self.configured, self.configured.model.status.images
@@ -149,13 +160,13 @@ class ImageMove:
             )
         if state.obstacle and state.obstacle.stalled:  # the images are not its cause
             return _waits(record, _Why(state.obstacle.reason, state.obstacle.message))
-        paused = _why_paused(facts.model.spec)
+        held = _why_paused(facts.model.spec) or _why_blocked(facts, state)
         return record.model_copy(
             update={
                 "state": MoveState.MOVING,
                 "spec_hash": began_with,
-                "reason": paused.reason if paused else "",
-                "message": paused.message if paused else "",
+                "reason": held.reason if held else "",
+                "message": held.message if held else "",
             }
         )
 
@@ -308,6 +319,24 @@ def _why_paused(spec: InferenceModelSpec) -> _Why | None:
     if not spec.rollout.paused:
         return None
     return _Why(StatusReason.SUSPENDED, "spec.rollout.paused is true")
+
+
+def _why_blocked(facts: Facts, state: ModelState) -> _Why | None:
+    """Return what a move waits for, if its pods, or those of its builds, have waited for too long to be scheduled or allowed."""
+    failures = state.rollout.bring_up.failures if state.rollout.bring_up else None
+    if failures and failures.lacks_capacity:
+        return _Why(failures.reason or Reason.CAPACITY_BLOCKED, failures.waits_for)
+    if state.engines and state.engines.reason == Reason.CAPACITY_BLOCKED:
+        waiting = (pod for pod in _builds(facts) if waits_too_long(facts.model, facts.now, pod))
+        if any(waiting):
+            return _Why(state.engines.reason, state.engines.message)
+    return None
+
+
+def _builds(facts: Facts) -> list[PodView]:
+    """Return the pods of builds that wait for a node."""
+    pods = (pod for own in facts.engine_pods.values() for pod in own)
+    return [pod for pod in pods if pod.unschedulable and not pod.leaving]
 
 
 def _not_probed(facts: Facts, images: Iterable[str]) -> _Why | None:

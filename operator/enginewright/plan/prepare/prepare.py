@@ -112,7 +112,7 @@ def _attempt(
     record = memory or facts.model.status.preparation
     record = record if record and record.inputs_hash == target.job_hash else None
     attempt = max(record.attempt, 1) if record else jobs.first_attempt(work, lost=lost)
-    observed = Observed(jobs.by_name, facts.pods, facts.now)
+    observed = Observed(jobs.by_name, facts.pods, facts.now, refusals=facts.refusals)
     state = advance(work, observed, attempt, record.failure if record else None)
     match state:
         case Succeeded(job=job, result=published):

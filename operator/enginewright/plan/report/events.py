@@ -138,12 +138,23 @@ def _of_refresh(before: SourceState | None, now: SourceState | None) -> list[Eve
 
 
 def _of_move(before: RuntimeImages | None, now: RuntimeImages | None) -> list[EventIntent]:
+    if now is not None and now.state is MoveState.MOVING:
+        return _of_blocked_move(before, now)
     if now is None or now.state is not MoveState.KEPT:
         return []
     if before is not None and before.state is MoveState.KEPT:
         return []
     message = f"keeps {now.image}, since it does not run right with the new one: {now.message}"
     return [EventIntent("Warning", StatusReason.IMAGE_KEPT, message)]
+
+
+def _of_blocked_move(before: RuntimeImages | None, now: RuntimeImages) -> list[EventIntent]:
+    """Return an Event when a model gives its turn away, unless its user pauses it."""
+    was = before.reason if before and before.state is MoveState.MOVING else ""
+    if now.reason in ("", was, StatusReason.SUSPENDED):
+        return []
+    message = f"gives its turn to move to another image to others until it goes on: {now.message}"
+    return [EventIntent("Warning", now.reason, message)]
 
 
 def _of_image(before: Prepared | None, now: Prepared | None) -> list[EventIntent]:

@@ -8,15 +8,16 @@ requests for `canary.hold`. Otherwise nodes, data or requests cause the failure,
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
-from enginewright_contract.reasons import ExitCode, Fault, Reason, Repeats, exit_code
+from enginewright_contract.reasons import ExitCode, Fault, Repeats, exit_code
 from enginewright_contract.task import FETCH_ARTIFACT
 from enginewright_contract.verdict import Verdict
 
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import RolloutFailure
+from enginewright.manifests.job_limits import EVICTIONS
 from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, REVISION, SERVE
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
@@ -24,6 +25,12 @@ from enginewright.observed.revisions import RevisionView
 from enginewright.plan import pods
 from enginewright.plan.history.outcomes import find_serving, promise_of
 from enginewright.plan.resolve.classes import matching
+from enginewright.plan.rollout.deadlines import (
+    is_late,
+    is_refused_too_long,
+    seconds_to_next,
+    waits_too_long,
+)
 from enginewright.plan.rollout.proofs import refusal
 from enginewright.plan.types import Facts
 
@@ -38,9 +45,10 @@ class PodFailures:
 
     first: pods.Failure | None = None  # of a pod that is not ready
     lasting: RolloutFailure | None = None  # for which the revision is rejected
-    waits_for: str = ""  # what prevents a pod from starting
-    reason: str = ""  # the same as a reason: CapacityBlocked, or of a volume
+    waits_for: str = ""  # what prevents a pod from starting, or from being created
+    reason: str = ""  # the same as a reason: CapacityBlocked, FailedCreate, or of a volume
     lacks_capacity: bool = False  # no pod was scheduled or allowed within rollout.progressTimeout
+    due: float | None = None  # seconds until this changes without an event
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class Unready:
     first: pods.Failure | None  # of a pod
     lasting: pods.Failure | None  # that would repeat: refused permanently, or repeated
     waits_for: str  # what prevents a pod from starting
-    missing: str  # a reason, if a pod waits for a volume
+    missing: str  # a reason, if a pod waits for a volume or a node
 
 
 def unready(facts: Facts, mine: Iterable[PodView]) -> Unready:
@@ -63,12 +71,12 @@ def unready(facts: Facts, mine: Iterable[PodView]) -> Unready:
     ]
     first = failed[0][1] if failed else None
     refused = (failure for pod, failure in failed if _is_refused_for_good(facts, pod, failure))
-    repeated = first if pods.is_repeated([pod for pod, _ in failed]) else None
+    is_repeated = pods.is_repeated([pod for pod, _ in failed], facts.now)
     return Unready(
         first=first,
-        lasting=next(refused, repeated),
+        lasting=next(refused, first if is_repeated else None),
         waits_for=next(filter(None, map(pods.waiting_for, waiting)), ""),
-        missing=next(filter(None, map(pods.missing_claim, waiting)), ""),
+        missing=next(filter(None, map(pods.missing_room, waiting)), ""),
     )
 
 
@@ -115,7 +123,7 @@ def pods_of(pods: Collection[PodView], revision: str) -> list[PodView]:
 def pod_failures(
     facts: Facts,
     revision: str,
-    deployments: Iterable[DeploymentView],
+    deployments: Collection[DeploymentView],
     *,
     stable: str = "",
     since: datetime | None = None,
@@ -131,25 +139,31 @@ def pod_failures(
         if (failure := failure_of(facts.revisions, facts.verdicts, pod))
     ]
     seen = unready(facts, mine)
-    unschedulable = any(pod.unschedulable for pod in mine if not pod.ready)
-    without_room = unschedulable or any(deployment.refused for deployment in deployments)
-    blocked = without_room or any(
-        _is_not_of_revision(failure) for pod, failure in failed if not pod.ready
-    )
+    model, now = facts.model, facts.now
     lasting = _lasting(facts, failed, stable, since)
-    late = any(
-        deployment.is_current and deployment.is_stuck and deployment.desired
-        for deployment in deployments
-    )
-    if lasting is None and late and not blocked:
-        lasting = _explain_stuck(revision, seen.first, seen.waits_for)
+    if lasting is None and not any(
+        _is_not_of_revision(failure) for pod, failure in failed if not pod.ready
+    ):
+        lasting = _give_up(facts, revision, mine, deployments)
+    refused = "" if seen.waits_for else why_refused(deployments)
     return PodFailures(
         first=seen.first,
         lasting=None if lasting is None else lasting.model_copy(update={"revision": revision}),
-        waits_for=seen.waits_for,
-        reason=seen.missing or (Reason.CAPACITY_BLOCKED if unschedulable else ""),
-        lacks_capacity=late and without_room,
+        waits_for=seen.waits_for or refused,
+        reason=StatusReason.FAILED_CREATE if refused else seen.missing,
+        lacks_capacity=any(waits_too_long(model, now, pod) for pod in mine)
+        or any(is_refused_too_long(model, now, deployment) for deployment in deployments),
+        due=seconds_to_next(model, now, mine, deployments),
     )
+
+
+def why_refused(deployments: Iterable[DeploymentView]) -> str:
+    """Return why the API server rejects pods: a quota, Pod Security, a missing service account."""
+    for deployment in deployments:
+        if deployment.refused:
+            why = pods.explain_refusal(deployment.refused.message)
+            return f"cannot create pods of class {deployment.accelerator_class}: {why}"
+    return ""
 
 
 def failure_of(
@@ -174,8 +188,8 @@ def _lasting(
     since: datetime | None,
 ) -> RolloutFailure | None:
     failed = [(pod, failure) for pod, failure in failed if not _is_not_of_revision(failure)]
-    crashed = [pod for pod, failure in failed if pods.failure(pod)]
-    if pods.is_repeated(crashed) and not _crashes_too(facts.pods, stable, since):
+    crashed = [pod for pod, _ in failed if pods.has_failed_of_late(pod, facts.now)]
+    if pods.is_repeated(crashed, facts.now) and not _crashes_too(facts.pods, stable, since):
         return _of(next(failure for pod, failure in failed if pod in crashed))
     for pod, failure in failed:
         ended = pods.failure(pod) is not None
@@ -222,14 +236,43 @@ def _crashes_too(pods: Collection[PodView], stable: str, since: datetime | None)
     return any(datetime.fromisoformat(item) >= since for item in times)
 
 
-def _explain_stuck(revision: str, first: pods.Failure | None, waits_for: str) -> RolloutFailure:
-    if first is not None:
-        return _of(first)
+def _give_up(
+    facts: Facts,
+    revision: str,
+    mine: Iterable[PodView],
+    deployments: Iterable[DeploymentView],
+) -> RolloutFailure | None:
+    """Return why one of `mine` has not become ready in its time, if one has not, or why none gets that time."""
+    if evicted := _last_evicted(facts, revision):
+        return _of(evicted)
+    asked = {deployment.accelerator_class for deployment in deployments if deployment.desired}
+    late = [
+        pod for pod in mine if pod.label(CLASS) in asked and is_late(facts.model, facts.now, pod)
+    ]
+    if not late:
+        return None
+    failures = (failure_of(facts.revisions, facts.verdicts, pod) for pod in late)
+    if failure := next(filter(None, failures), None):
+        return _of(failure)
+    waits_for = next(filter(None, map(pods.waiting_for, late)), "")
     return RolloutFailure(
         revision=revision,
         reason=StatusReason.ROLLOUT_FAILED,
         message=waits_for or "its pods did not become ready within rollout.progressTimeout",
     )
+
+
+def _last_evicted(facts: Facts, revision: str) -> pods.Failure | None:
+    """Return why the kubelet evicted a pod of a revision, if it did so several times of late: the time of each next one begins again."""
+    evicted = [
+        pod
+        for pod in facts.pods
+        if pods.is_evicted(pod)
+        and pod.label(REVISION) == revision
+        and pod.label(COMPONENT) in (SERVE, CANARY)
+        and datetime.fromisoformat(pod.created) + pods.CRASH_WINDOW > facts.now
+    ]
+    return pods.failure(evicted[-1]) if len(evicted) >= EVICTIONS else None
 
 
 def _of(failure: pods.Failure) -> RolloutFailure:
@@ -248,18 +291,36 @@ class Regression:
 
     failure: RolloutFailure
     under_requests: bool  # may cause it: only pods that get requests show whether one is better
+    interval: timedelta = timedelta()  # between two crashes of a pod
+    until: datetime | None = None  # holds as long, unless pods crash again
 
 
-def regression(facts: Facts, active: str) -> Regression | None:
-    """Return why all pods of the active revision fail, if all do."""
+def regression(facts: Facts, active: str, *, is_tried: bool) -> Regression | None:
+    """Return why all pods of the active revision fail, if all do.
+
+    Crashes count only where no pod is ready any more, and then on while another revision `is_tried`, as pods that
+    crash again and again are ready in between.
+    """
     serving = [pod for pod in pods_of(facts.pods, active) if not pod.is_canary]
     refused = [
         None if pod.ready else failure_of(facts.revisions, facts.verdicts, pod) for pod in serving
     ]
-    crashed = [pods.failure(pod) if pods.is_repeated([pod]) else None for pod in serving]
+    intervals = [tuple(pods.crash_intervals([pod], facts.now)) for pod in serving]
+    counts = is_tried or not any(pod.ready for pod in serving)
+    crashed = [
+        pods.failure(pod) if counts and own else None
+        for pod, own in zip(serving, intervals, strict=True)
+    ]
     for failures, fault in ((refused, Fault.REVISION), (crashed, Fault.LOAD)):
         first = next(filter(None, failures), None)
         if first and all(item and item.reason.facets.fault is fault for item in failures):
             failure = _of(first).model_copy(update={"revision": active, "stage": STAGE})
-            return Regression(failure, under_requests=fault is Fault.LOAD)
+            if fault is Fault.REVISION:
+                return Regression(failure, under_requests=False)
+            return Regression(
+                failure,
+                under_requests=True,
+                interval=max(item.ran for own in intervals for item in own),
+                until=min(max(item.until for item in own) for own in intervals),
+            )
     return None

@@ -9,10 +9,9 @@ a Deployment's live count until another manager is observed to own it as well, a
 out and creates the autoscaler. It applies the count again once the autoscaler is gone.
 """
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.manifests.autoscaler import horizontal_pod_autoscaler
@@ -22,10 +21,9 @@ from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.identities import AutoscalerView
 from enginewright.plan import pods
 from enginewright.plan.history.outcomes import find_serving
-from enginewright.plan.rollout.failures import unready
+from enginewright.plan.rollout.deadlines import is_late, seconds_to_next
+from enginewright.plan.rollout.failures import unready, why_refused
 from enginewright.plan.types import Facts, ObjectRef, ReplicasHandover
-
-_POD_NAME: Final = re.compile(r'^pods "[^"]*" is forbidden: ')
 
 
 @dataclass(frozen=True)
@@ -36,9 +34,10 @@ class RolloutProgress:
     message: str  # pods of each class, and what they wait for
     failure: pods.Failure | None = None  # of a pod of the applied revision
     lasting: pods.Failure | None = None  # that would repeat, of a revision that never served
-    stuck: bool = False  # the progress deadline has passed
-    missing: str = ""  # reason, if pods wait for a volume
+    stuck: bool = False  # a pod of a revision that never served has not become ready in its time
+    missing: str = ""  # reason, if pods wait for a volume or a node
     refused: str = ""  # why the API server rejects pods of a class
+    due: float | None = None  # seconds until a pod is stuck
 
 
 def progress_of(
@@ -49,41 +48,32 @@ def progress_of(
 ) -> RolloutProgress:
     """Return the progress of an applied revision towards `counts`, pods by class."""
     parts = []
-    complete, stuck = True, False
+    complete = True
     for name, count in counts.items():
         current = deployments.get(name)
         if current and (current.revision != revision.name or not current.is_current):
             current = None
         available = current.available_updated() if current else 0
         complete = complete and current is not None and current.is_complete(count)
-        stuck = stuck or (current is not None and current.is_stuck)
         parts.append(f"{name} {min(available, count)}/{count}")
     message = f"pods ready: {', '.join(parts)}"
     if complete:
         return RolloutProgress(complete=True, message=message)
     mine = pods.serving_pods(facts.pods, revision.name)
     seen, before = unready(facts, mine), find_serving(facts)
-    served = any(pod.ready for pod in mine) or (before and before.last_complete == revision.name)
+    is_steady = before is not None and before.last_complete == revision.name
+    served = is_steady or any(pod.ready for pod in mine)
+    asked = [pod for pod in mine if counts.get(pod.label(CLASS)) and not is_steady]
     return RolloutProgress(
         complete=False,
         message=f"{message}; {seen.waits_for}" if seen.waits_for else message,
         failure=seen.first,
         lasting=None if served else seen.lasting,
-        stuck=stuck,
+        stuck=any(is_late(facts.model, facts.now, pod) for pod in asked),
         missing=seen.missing,
-        refused=_why_refused(deployments, counts),
+        refused=why_refused(deployments[name] for name in counts if name in deployments),
+        due=seconds_to_next(facts.model, facts.now, asked),
     )
-
-
-def _why_refused(deployments: Mapping[str, DeploymentView], counts: Mapping[str, int]) -> str:
-    """Return why the API server rejects pods: a quota, Pod Security, a missing service account."""
-    for name in counts:
-        existing = deployments.get(name)
-        if existing and existing.refused:
-            # without the pod's name, which differs with each attempt
-            message = _POD_NAME.sub("", existing.refused.message)
-            return f"cannot create pods of class {name}: {message}"
-    return ""
 
 
 def replicas_by_class(spec: InferenceModelSpec, classes: Iterable[str]) -> dict[str, int]:

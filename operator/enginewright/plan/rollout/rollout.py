@@ -20,7 +20,7 @@ from enginewright.api.inference_model_status import (
     TargetRevision,
 )
 from enginewright.manifests.deployment import claim_templates, serving_deployment
-from enginewright.manifests.labels import CLASS, REVISION
+from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
 from enginewright.manifests.names import deployment_name, revision_name
 from enginewright.manifests.service import disruption_budget, service
 from enginewright.manifests.snapshot import Revision, Snapshot, controller_revision
@@ -268,6 +268,7 @@ def serving_objects(
     if revision.name not in numbers:  # revisions are immutable
         yield controller_revision(model, revision, max(numbers.values(), default=0) + 1)
     yield service(model, tls=revision.snapshot.tls_secret is not None)
+    superseded = find_superseded(facts, revision.name)
     for accelerator, count in counts.items():
         # an existing one keeps its name, also if an earlier version chose it
         existing = deployments.get(accelerator)
@@ -275,7 +276,30 @@ def serving_objects(
         yield disruption_budget(model, accelerator, name=name)
         yield from claim_templates(model, revision, accelerator)
         applied = count_to_apply(facts.model, facts.autoscalers, accelerator, existing, count)
-        yield serving_deployment(model, revision, accelerator, name=name, replicas=applied)
+        yield serving_deployment(
+            model,
+            revision,
+            accelerator,
+            name=name,
+            replicas=applied,
+            strategy="Recreate" if accelerator in superseded else "",
+        )
+
+
+def find_superseded(facts: Facts, revision: str) -> set[str]:
+    """Return the classes on which only pods of other revisions than the applied one wait, where nothing has served.
+
+    They end at once, since one of them would take the device that both wait for; surge pods would wait beside them.
+    """
+    if find_serving(facts) is not None:
+        return set()
+    there = [
+        pod
+        for pod in facts.pods
+        if pod.label(COMPONENT) == SERVE and not pod.is_canary and not pod.leaving
+    ]
+    others = {pod.label(CLASS) for pod in there if pod.label(REVISION) != revision}
+    return others - {pod.label(CLASS) for pod in there if pod.ready}
 
 
 def canary_objects(

@@ -6,7 +6,7 @@ Comparisons are made outside of the plan, because they take seconds: the plan sa
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from enginewright_contract.measurements import Measurements
@@ -95,21 +95,26 @@ def _comparisons(
     )
 
 
-def step_end(since: datetime, pods: Iterable[PodView], hold: str) -> datetime:
+def step_end(since: datetime, pods: Iterable[PodView], hold: timedelta) -> datetime:
     """Return when a step that began at `since` may end: once the canary's pods have passed for `hold`."""
     ready = [
         datetime.fromisoformat(pod.ready_changed) for pod in pods if pod.ready and pod.ready_changed
     ]
-    return max([since, *ready]) + duration(hold)
+    return max([since, *ready]) + hold
 
 
 def seconds_left(
-    spec: InferenceModelSpec, now: datetime, pods: Iterable[PodView], since: datetime
+    spec: InferenceModelSpec,
+    now: datetime,
+    pods: Iterable[PodView],
+    since: datetime,
+    *,
+    at_least: timedelta = timedelta(),
 ) -> float:
     """Return for how many seconds the canary's `pods` must keep passing until this step may end."""
-    hold = spec.rollout.canary.hold
+    hold = max(duration(spec.rollout.canary.hold), at_least)
     left = step_end(since, pods, hold) - now
-    return min(left, duration(hold)).total_seconds()  # the clock may have been set back
+    return min(left, hold).total_seconds()  # the clock may have been set back
 
 
 def promotion_basis(before: Stage | None, stage: Stage, analysis: AnalysisResult) -> str:

@@ -104,7 +104,8 @@ def look_back(
 ) -> BringUp:
     """Return what becomes of the active revision, which `previous` replaces if only that passes now."""
     insists = facts.model.metadata.annotations.get(PROMOTE) == active.name
-    failed = None if insists else regression(facts, active.name)
+    is_tried = any(canary.revision == previous.name for canary in facts.canaries)
+    failed = None if insists else regression(facts, active.name, is_tried=is_tried)
     if failed is None:
         return BringUp(active, promotes=True)
     classes = {device_class.name for device_class in previous.snapshot.classes}
@@ -114,7 +115,7 @@ def look_back(
     passes = bool(counts) and is_available(facts.canaries, previous.name, pods, counts)
     left = 0.0
     if passes and failed.under_requests:
-        left = seconds_left(facts.model.spec, facts.now, pods, _LONG_AGO)
+        left = seconds_left(facts.model.spec, facts.now, pods, _LONG_AGO, at_least=failed.interval)
     if passes and left <= 0:
         return reject(facts, active, previous, failed.failure, PodFailures(), restores=True)
     return BringUp(
@@ -123,5 +124,9 @@ def look_back(
         canaries=counts,
         restored=previous,
         labels=tuple(service_labels(facts.pods, previous.name if failed.under_requests else "")),
-        requeue_after=left if left > 0 else None,
+        requeue_after=left if left > 0 else _seconds_until(facts.now, failed.until),
     )
+
+
+def _seconds_until(now: datetime, moment: datetime | None) -> float | None:
+    return (moment - now).total_seconds() if moment else None

@@ -1,0 +1,62 @@
+"""How long pods may take: each has `rollout.progressTimeout` from when it gets its node, however long it waited for one.
+
+A Deployment's own deadline counts from its last progress: also while its pods wait, and on after they have waited.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from enginewright.api.inference_model import InferenceModel
+from enginewright.manifests.deployment import progress_seconds
+from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.pods import PodView
+
+
+def is_late(model: InferenceModel, now: datetime, pod: PodView) -> bool:
+    """Return whether a pod has its node for longer than it may take to be ready, or ready again."""
+    due = _due(model, pod)
+    return due is not None and due <= now
+
+
+def waits_too_long(model: InferenceModel, now: datetime, pod: PodView) -> bool:
+    """Return whether a pod waits for a node for longer than it may take to start on one."""
+    return _waits(pod) and _limit(model, pod.created) <= now
+
+
+def is_refused_too_long(model: InferenceModel, now: datetime, deployment: DeploymentView) -> bool:
+    """Return whether the API server rejects a Deployment's pods for longer than they may take to start."""
+    refused = deployment.refused
+    return refused is not None and refused.since != "" and _limit(model, refused.since) <= now
+
+
+def seconds_to_next(
+    model: InferenceModel,
+    now: datetime,
+    pods: Iterable[PodView],
+    deployments: Iterable[DeploymentView] = (),
+) -> float | None:
+    """Return in how many seconds the next of the above holds of one of them, if any will."""
+    due = [_limit(model, pod.created) if _waits(pod) else _due(model, pod) for pod in pods]
+    due += [
+        _limit(model, deployment.refused.since)
+        for deployment in deployments
+        if deployment.refused and deployment.refused.since
+    ]
+    left = ((moment - now).total_seconds() for moment in due if moment is not None)
+    return min((seconds for seconds in left if seconds > 0), default=None)
+
+
+def _due(model: InferenceModel, pod: PodView) -> datetime | None:
+    """Return until when a pod is to be ready, if it has a node and is not."""
+    if pod.ready or pod.leaving or not pod.scheduled_at:
+        return None
+    changed = pod.ready_changed if pod.was_ready else ""
+    return max(_limit(model, since) for since in (pod.scheduled_at, changed) if since)
+
+
+def _waits(pod: PodView) -> bool:
+    return bool(pod.unschedulable) and not pod.leaving
+
+
+def _limit(model: InferenceModel, since: str) -> datetime:
+    return datetime.fromisoformat(since) + timedelta(seconds=progress_seconds(model))
