@@ -5,7 +5,6 @@ The autoscaler itself is played: it scales a Deployment by its subresource.
 
 import itertools
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +16,6 @@ from enginewright.observed.deployments import count_managers
 from tests.apiserver.world import MODEL, World, set_up
 from tests.e2e.harness import Namespace, eventually
 from tests.support.operator_process import OperatorProcess
-from tests.support.plan_objects import make_object
 
 pytestmark = pytest.mark.apiserver
 
@@ -57,9 +55,6 @@ class Autoscaled(World):
     def wait_autoscaler(self) -> dict[str, Any]:
         (autoscaler,) = eventually(self.autoscalers, 20, "an autoscaler", interval=0.1)
         return dict(autoscaler)
-
-    def wait_no_autoscaler(self) -> None:
-        eventually(lambda: not self.autoscalers(), 20, "no autoscaler", interval=0.1)
 
     def version(self) -> str:
         return str(self.deployment()["metadata"]["resourceVersion"])
@@ -120,58 +115,6 @@ def test_a_live_count_is_handed_over_and_taken_back(world: Autoscaled) -> None:
         assert world.autoscalers() == []
         assert world.counts(start) == [5, 7, 5]
         assert FIELD_MANAGER in world.owners()
-
-
-def share_ownership(world: Autoscaled) -> None:
-    """Do the first write of a handover."""
-    world.turn(on=True)
-    body = make_object("Deployment", NAME, world.user.name, spec={"replicas": 5})
-    apply = ("apply", "--server-side", f"--field-manager={HANDOVER_MANAGER}", "--filename", "-")
-    world.user.kubectl(*apply, stdin=json.dumps(body))
-
-
-def scale_meanwhile(world: Autoscaled) -> None:
-    """Have another client scale to the same count, so that it shares the ownership."""
-    world.turn(on=True)
-    world.scale(6)
-    world.scale(5)
-
-
-@pytest.mark.parametrize("state", [share_ownership, scale_meanwhile])
-def test_a_handover_goes_on_from_every_state(
-    world: Autoscaled, state: Callable[[Autoscaled], None]
-) -> None:
-    with world.start_operator() as operator:
-        world.serve_five(operator)
-    state(world)
-    start = world.version()
-    with world.start_operator() as operator:
-        operator.wait_ready()
-        world.wait_autoscaler()
-        operator.wait_quiet()
-        assert FIELD_MANAGER not in world.owners()
-        assert world.counts(start) == [5]
-
-
-def test_an_operator_that_is_killed_resets_no_count(world: Autoscaled) -> None:
-    with world.start_operator() as operator:
-        world.serve_five(operator)
-    start = world.version()
-    for delay in (0.0, 0.05):  # handing over takes as long
-        with world.start_operator() as operator:
-            operator.wait_ready()
-            world.turn(on=True)
-            time.sleep(delay)
-            operator.kill()
-        world.expire_lease()
-        with world.start_operator() as operator:
-            operator.wait_ready()
-            world.wait_autoscaler()
-            world.turn(on=False)
-            world.wait_no_autoscaler()
-            operator.wait_quiet()
-            assert FIELD_MANAGER in world.owners()
-    assert world.counts(start) == [5]
 
 
 def test_a_count_is_kept_until_the_autoscaler_is_gone_without_an_operator_too(

@@ -166,21 +166,6 @@ def test_an_administrators_changes_stay(world: World) -> None:
         assert operator.writes() == 0  # a restart writes nothing
 
 
-def test_the_administrator_may_switch_it_off(world: World) -> None:
-    world.add_node("n1", L4)
-    with world.operator(proposeClasses=False) as operator:
-        operator.wait_ready()
-        operator.wait_quiet()
-        assert world.classes() == {}
-    with world.operator(images={"cpu": IMAGES["cpu"]}) as operator:
-        operator.wait_ready()
-        operator.wait_quiet()
-        assert world.classes() == {}
-    with world.operator() as operator:
-        operator.wait_ready()
-        world.wait_classes("l4")
-
-
 def test_a_configured_label_names_products_until_nvidias_labels_do(world: World) -> None:
     own = "cloud.google.com/gke-accelerator"
     world.add_node("n1", {own: "nvidia-l4"})

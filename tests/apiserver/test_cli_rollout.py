@@ -118,15 +118,6 @@ def target(phase: str = "Analyzing", **more: Any) -> dict[str, Any]:
     return {"revision": NEW, "phase": phase, "step": 1, "since": "2026-11-20T12:03:00Z", **more}
 
 
-def test_the_target_is_rolled_back_and_promoted(desk: Desk) -> None:
-    code, shown = desk.run("rollback", NAME)
-    assert (code, desk.annotations()) == (0, {ROLLBACK: NEW}), shown
-    code, shown = desk.run("promote", NAME)
-    assert (code, desk.annotations()) == (0, {PROMOTE: NEW}), shown
-    code, shown = desk.run("rollback", NAME, "--to", OLD)
-    assert (code, desk.annotations()) == (0, {ROLLBACK: f"{NEW} {OLD}"}), shown
-
-
 def test_refusals_write_nothing(desk: Desk) -> None:
     code, shown = desk.run("rollback", NAME, "--to", "nosuch")
     assert (code, "revision nosuch is unknown; known revisions:" in shown) == (1, True)

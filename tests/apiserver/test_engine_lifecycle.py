@@ -43,10 +43,6 @@ REFUSED: Final[Stages] = {
         "message": "TensorRT has no operator Det; replace it when exporting",
     }
 }
-NO_DRIVER: Final[Stages] = {
-    "build": {"ok": True},
-    "verify": {"ok": False, "reason": "DriverMissing", "message": "libcuda.so.1 is not there"},
-}
 
 
 @pytest.fixture
@@ -138,18 +134,6 @@ def test_a_failed_build_is_remembered_without_job_and_operator(world: EngineWorl
         world.wait("True", "Built")
 
 
-def test_an_engine_that_the_store_holds_takes_no_device(world: EngineWorld) -> None:
-    with world.operator() as operator:
-        operator.wait_ready()
-        world.apply()
-        world.look(engine_found(world.key))
-        assert "found in the store" in world.wait("True", "Built")
-        operator.wait_quiet()
-        assert world.jobs("engine") == []
-        assert operator.total("enginewright_engine_cache_total", result="hit") == 1
-        assert operator.total("enginewright_engine_builds_total") == 0
-
-
 def test_a_device_that_is_not_free_is_reported_and_the_build_goes_on_when_one_is(
     world: EngineWorld,
 ) -> None:
@@ -180,34 +164,6 @@ def test_a_device_that_is_not_free_is_reported_and_the_build_goes_on_when_one_is
         played.complete_job(world.user, job["metadata"]["name"])
         world.wait("True", "Built")
         assert len(world.jobs("engine")) == 1
-
-
-def test_a_missing_driver_is_retried_and_reported(world: EngineWorld) -> None:
-    with world.operator() as operator:
-        operator.wait_ready()
-        world.apply()
-        world.look(NOTHING)
-        world.end_build(NO_DRIVER)
-        message = world.wait("False", "DriverMissing")
-        assert message.startswith("libcuda.so.1 is not there; retrying")
-        operator.wait_quiet()
-        assert len(world.jobs("engine")) == 1, "not at once"
-        failure = world.user.get("ieng", ENGINE)["status"]["failure"]
-        assert failure["stage"] == "verify"
-
-
-def test_the_operator_may_be_killed_at_any_point(world: EngineWorld) -> None:
-    world.apply()
-    world.kill_after_each(
-        [
-            lambda: world.job("engine-lookup"),
-            lambda: world.look(NOTHING),
-            lambda: world.job("engine"),
-            lambda: world.end_build(engine_built(world.key)),
-            lambda: world.wait("True", "Built"),
-        ]
-    )
-    assert len(world.jobs("engine")) == len(world.jobs("engine-lookup")) == 1
 
 
 def test_a_deleted_engine_waits_for_the_jobs_of_the_earlier_one(world: EngineWorld) -> None:

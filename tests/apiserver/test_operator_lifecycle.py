@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from enginewright.manifests.snapshot import Revision
 from enginewright.plan.prepare.signature import describe_signature
-from enginewright_contract.task import PREPARE_STAGES, OutputTolerance, PrepareTask
+from enginewright_contract.task import PREPARE_STAGES
 
 from tests.apiserver.world import (
     DIGEST,
@@ -20,11 +20,9 @@ from tests.apiserver.world import (
     PUBLISHED,
     REFUSED,
     SIGNATURE,
-    UNJUDGED,
     World,
     accelerator_class,
     model,
-    task_of,
 )
 from tests.e2e.harness import eventually
 from tests.support import simulated_cluster as played
@@ -92,45 +90,6 @@ def test_from_a_manifest_to_a_model_that_serves(world: World) -> None:
         assert "Normal" in world.wait_event("Serving")
 
 
-# event: Operator | the store moves from claims to a bucket | the previous revision, until the new one's artefact is
-#   there, unless `rollout.strategy` is `Recreate` | Ready `RollingOut`, then `Preparing`
-def test_a_model_moves_with_its_store_from_a_claim_to_a_bucket(world: World) -> None:
-    with world.operator() as operator:
-        world.bring_up(operator)
-        first = world.user.get("im", MODEL)["status"]["serving"]["revision"]
-        operator.wait_quiet()
-        assert operator.terminate()[0] == 0
-    bucket = {"uri": "s3://models/team", "secretRef": "keys"}
-    store = {"claim": STORE, "size": "1Gi", "accessMode": "ReadWriteMany", "bucket": bucket}
-    with world.operator(store=store) as operator:
-        operator.wait_ready()
-        address = f"s3://models/team/{world.user.name}"
-
-        def addresses() -> dict[str, list[str]]:
-            """Return the addresses of buckets that pods fetch from, by Deployment."""
-            return {
-                deployment["metadata"]["name"]: [
-                    variable["value"]
-                    for variable in deployment["spec"]["template"]["spec"]["initContainers"][0][
-                        "env"
-                    ]
-                    if variable["name"] == "ENGINEWRIGHT_STORE"
-                ]
-                for deployment in world.user.items("deployments")
-            }
-
-        eventually(lambda: len(addresses()) == 2, 20, "the new revision's canary", interval=0.1)
-        assert addresses().pop(f"{MODEL}-cpu") == []
-        assert [address] in addresses().values()
-
-        def is_updating() -> bool:
-            status = world.user.get("im", MODEL)["status"]
-            return bool(status["serving"]["revision"] == first != status["revision"])
-
-        eventually(is_updating, 20, "the status, which is written last", interval=0.1)
-        assert world.user.condition(MODEL, "Available")["status"] == "True"
-
-
 def test_an_unchanged_model_costs_nothing_even_after_a_restart(world: World) -> None:
     with world.operator() as operator:
         world.bring_up(operator)
@@ -184,35 +143,6 @@ def test_a_refused_update_leaves_what_serves(world: World) -> None:
         eventually(lambda: replicas_of(world) == 2, 20, "scaling of what serves", interval=0.1)
 
 
-def test_precision_that_samples_do_not_judge_is_refused_until_the_spec_accepts_it(
-    world: World,
-) -> None:
-    asked = model()
-    asked["spec"]["precision"] = "INT8"
-    with world.operator() as operator:
-        world.bring_up(operator)
-        before = world.user.get("deployment", f"{MODEL}-cpu")
-        world.user.apply(asked)
-        world.prepare(UNJUDGED, count=2)
-        ready = world.user.wait_condition(MODEL, "Ready", "False", "ParityUnknown", 20)
-        assert UNJUDGED["quantize"]["message"] in ready["message"]
-        assert ready["message"].endswith("keeps serving")
-        assert world.user.condition(MODEL, "Stalled")["status"] == "True"
-        operator.wait_quiet()
-        assert len(world.jobs("prepare")) == 2, "what cannot succeed is not repeated"
-        after = world.user.get("deployment", f"{MODEL}-cpu")
-        assert after["metadata"]["generation"] == before["metadata"]["generation"]
-
-        asked["spec"]["parity"] = {"outputs": [{"name": "dets", "acceptUnjudged": True}]}
-        world.user.apply(asked)
-        (container,) = world.job("prepare", 3)["spec"]["template"]["spec"]["containers"]
-        outputs = PrepareTask.model_validate_json(task_of(container)).recipe.outputs
-        assert outputs == (OutputTolerance(name="dets", accept_unjudged=True),)
-        other = {**PUBLISHED, "key": "ef" * 32, "precision": "INT8"}
-        world.prepare(GOOD | {"publish": {"ok": True, "published": other}}, count=3)
-        world.user.wait_condition(MODEL, "Validated", "True", "Prepared", 20)
-
-
 # event: Operator | the operator is killed, at any point | all pods | nothing
 def test_the_operator_may_be_killed_at_any_point(world: World) -> None:
     job: dict[str, Any] = {}
@@ -243,18 +173,6 @@ def test_the_operator_may_be_killed_at_any_point(world: World) -> None:
     world.user.wait_condition(MODEL, "Ready", "True", "Serving", 20)
     assert len(world.jobs("prepare")) == 1
     assert len(world.jobs("probe")) == 1
-
-
-def test_changes_while_the_operator_was_down_are_reverted(world: World) -> None:
-    with world.operator() as operator:
-        world.bring_up(operator)
-        operator.wait_quiet()
-    world.user.delete("service", MODEL)
-    world.user.kubectl("scale", "deployment", f"{MODEL}-cpu", "--replicas=5")
-    with world.operator() as operator:
-        operator.wait_ready()
-        eventually(lambda: world.user.get("service", MODEL), 20, interval=0.1)
-        eventually(lambda: replicas_of(world) == 1, 20, interval=0.1)
 
 
 # event: Operator | a user edits an object of the operator | what the model specifies; the edit

@@ -212,26 +212,6 @@ def restart_api_server(kubeconfig: Path) -> None:
     run([*cluster, "up", "--control-plane-only"])
 
 
-def test_leading_and_standing_by_send_few_requests(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def requests(operator: OperatorProcess) -> float:
-        return operator.total("enginewright_lease_requests_total")
-
-    with two(world) as (leader, follower):
-        follower.wait_relisted()
-        leader.wait_relisted().wait_quiet()
-        before = [requests(leader), requests(follower), leader.writes(), leader.reads()]
-        time.sleep(10)
-        now = [requests(leader), requests(follower), leader.writes(), leader.reads()]
-    leading, standing_by, writes, reads = (b - a for a, b in zip(before, now, strict=True))
-    assert leading <= 6
-    assert standing_by <= 28
-    assert (writes, reads) == (0, 0)
-    with capsys.disabled():
-        print(f"\n10 s: {leading:.0f} requests of the leader, {standing_by:.0f} of the follower")
-
-
 # event: Operator | a second release is installed | all pods, under the first release alone |
 #   Event `ClaimedByAnotherRelease` of the second one's Deployment
 def test_a_second_release_does_nothing_says_why_and_takes_over(

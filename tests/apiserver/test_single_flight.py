@@ -76,26 +76,3 @@ def test_fifty_models_cost_one_preparation_and_one_build(world: EngineWorld) -> 
         operator.wait_quiet()
         assert len(world.jobs("prepare")) == len(world.jobs("engine")) == 1
         assert "level=error" not in operator.log
-
-
-def test_the_next_model_leads_once_the_leader_is_deleted(world: EngineWorld) -> None:
-    with world.operator(images=RTX) as operator:
-        operator.wait_ready()
-        world.probe_images(2)
-        world.user.apply(*map(model, NAMES[:3]))
-        (first,) = eventually(lambda: world.jobs("prepare"), 20, interval=0.1)
-        leader = first["metadata"]["ownerReferences"][0]["name"]
-        eventually(lambda: reasons(world).count("SharedPreparation") == 2, 20, interval=0.1)
-        operator.wait_quiet()
-        world.user.delete("im", leader)
-
-        def next_one() -> dict[str, Any] | None:
-            jobs = world.jobs("prepare")
-            others = [job for job in jobs if job["metadata"]["uid"] != first["metadata"]["uid"]]
-            return others[0] if others else None
-
-        second = eventually(next_one, 20, interval=0.1)
-        assert second is not None
-        assert second["metadata"]["ownerReferences"][0]["name"] != leader
-        world.prepare(count=len(world.jobs("prepare")))
-        eventually(lambda: reasons(world, "Validated") == ["Prepared"] * 2, 20, interval=0.1)

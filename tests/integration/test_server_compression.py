@@ -289,27 +289,6 @@ def test_nothing_is_charged_after_requests_that_fail_or_are_left(doubling: Serve
 # Responses.
 
 
-def test_a_response_is_compressed_for_clients_that_ask_for_it(doubling: Server) -> None:
-    x = np.random.default_rng(3).random(2000, np.float32)
-    body = in_json(x=x, i=np.ones(1, np.int64))
-    plain = send(doubling, body, {})
-    for accept, coding in (
-        ("gzip", "gzip"),
-        ("deflate", "deflate"),
-        ("gzip, deflate, br", "gzip"),
-        ("identity", None),
-    ):
-        answer = send(doubling, body, {"Accept-Encoding": accept})
-        assert answer.headers.get("content-encoding") == coding
-        assert answer.headers["content-type"] == "application/json"
-        assert decompress_body(answer) == plain.body
-        if coding:
-            assert len(answer.body) < len(plain.body) / 2
-    answer = send(doubling, gzip.compress(body), GZIP)
-    assert "content-encoding" not in answer.headers, "it does not ask for that"
-    assert answer.body == plain.body
-
-
 def test_a_large_response_is_compressed_beside_others(doubling: Server) -> None:
     i = np.arange(400_000, dtype=np.int64)
     head, tensors = document(x=np.ones(1, np.float32), i=i)

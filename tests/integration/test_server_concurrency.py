@@ -20,15 +20,11 @@ from enginewright_serving.server.startup.prepare import prepare
 from enginewright_serving.server.startup.stopping import StoppableSession, StoppedError
 from numpy.typing import NDArray
 
-from tests.support.broken_models import initializer, parse_text
 from tests.support.serving import (
-    Answer,
     Feeds,
     Server,
-    Wire,
     binary_inputs,
     has_runs_at_the_same_time,
-    json_inputs,
     linear_model,
     real_model,
     slow_model,
@@ -105,29 +101,6 @@ def test_the_queue_holds_as_many_as_ever(slow: Server, second: int) -> None:
     assert queue_depth(slow) == 0
 
 
-def test_a_golden_inference_has_the_model_to_itself(slow: Server, second: int) -> None:
-    order: list[str] = []
-
-    def receive(name: str, wire: Wire) -> None:
-        assert wire.receive().status == 200
-        order.append(name)
-
-    with ExitStack() as stack, ThreadPoolExecutor(3) as pool:
-        sent = []
-        # each long enough for the answer before to be received before its own
-        for name, turns in {"before": second, "golden": second, "after": second // 2}.items():
-            wire = stack.enter_context(slow.wire())
-            wire.send(slow_request(slow, turns, probe=name == "golden"))
-            sent.append(pool.submit(receive, name, wire))
-            wait_for_loop(slow)
-            # it runs, or waits to be alone: a golden inference comes before what waits in the queue
-            if name != "after":
-                until(lambda: queue_depth(slow) == 0)
-        for future in sent:
-            future.result()
-    assert order == ["before", "golden", "after"]
-
-
 def test_only_runs_without_neighbours_are_timed(slow: Server, second: int) -> None:
     def counts() -> tuple[int, int]:
         buckets = slow.get("/v2/models/m/execution").json()["buckets"]
@@ -143,29 +116,6 @@ def test_only_runs_without_neighbours_are_timed(slow: Server, second: int) -> No
     assert counts() == (timed, untimed + 2)
     assert measure_turns(slow, 1) > 0
     assert counts() == (timed + 1, untimed + 2)
-
-
-def test_a_run_that_takes_too_long_is_stopped_but_not_its_neighbour(
-    tmp_path: Path, second: int
-) -> None:
-    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}], concurrent_runs=None)
-    with (
-        Server(tmp_path, task, before=TWO, run_seconds=2.0, sweep_seconds=0.05) as server,
-        server.wire() as endless,
-        server.wire() as other,
-    ):
-        answers: list[Answer] = []
-        endless.send(slow_request(server, second * 1000))
-        waiting = threading.Thread(target=lambda: answers.append(endless.receive()))
-        waiting.start()
-        wait_for_loop(server)
-        while not answers:
-            other.send(slow_request(server, max(1, second // 20)))
-            assert other.receive().status == 200
-        waiting.join()
-        assert answers[0].status == 400
-        assert "the run was stopped after" in answers[0].json()["error"]
-        assert server.get("/v2/health/ready").status == 200
 
 
 def test_a_run_that_hangs_beside_others_makes_the_server_not_live(
@@ -223,38 +173,6 @@ def test_many_clients_of_a_real_model_get_the_answers_that_it_gives_alone(tmp_pa
     for array, answer in zip(given, answers, strict=True):
         (expected,) = session.run(None, {"x": array})
         np.testing.assert_allclose(answer, expected.ravel(), 1e-4, 1e-5)
-
-
-def test_a_bad_request_fails_beside_good_ones(tmp_path: Path) -> None:
-    table = np.arange(80, dtype=np.float32).reshape(20, 4)
-    built = parse_text(
-        "(int64[2] ids) => (float[2, 4] y) { y = Gather(table, ids) }",
-        initializer("table", table, None),
-    )
-    task = write_artifact(tmp_path, built, [{"ids": np.array([1, 2])}], concurrent_runs=None)
-    # its runs are short, which would take place in the event loop
-    in_thread = f"{TWO}\nfrom enginewright_serving.server.startup import batch_proof\n"
-    in_thread += "batch_proof._TURN_SECONDS = 0.0\n"
-
-    def ask(server: Server, client: int) -> set[int]:
-        ids = [client, 1000] if client % 2 else [client, client]
-        request = server.infer_request(json_inputs(ids=np.array(ids)))
-        statuses = set()
-        with server.wire() as wire:
-            for _ in range(100):
-                wire.send(request)
-                answer = wire.receive()
-                statuses.add(answer.status)
-                if answer.status == 200:
-                    (output,) = answer.json()["outputs"]
-                    assert output["data"] == [*table[client], *table[client]]
-        return statuses
-
-    with Server(tmp_path, task, before=in_thread) as server, ThreadPoolExecutor(8) as pool:
-        assert concurrency(server)["max_runs"] == 2
-        statuses = list(pool.map(lambda client: ask(server, client), range(8)))
-        assert server.get("/v2/health/ready").status == 200
-    assert statuses == [{200}, {400}] * 4
 
 
 def prove(task: ServeTask, root: Path) -> dict[str, Any]:

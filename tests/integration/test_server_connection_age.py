@@ -6,11 +6,9 @@ import time
 
 import numpy as np
 import pytest
-from enginewright_contract.verdict import Check
 
 from tests.support.serving import Server, json_inputs, linear_model
 from tests.support.shared import share_server
-from tests.support.sidecar import Sidecar, value
 
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n"
 
@@ -62,19 +60,3 @@ def test_an_idle_connection_is_closed_at_its_age_and_a_pausing_one_is_not(aging:
         assert pausing.wait_closed()
         assert idle.wait_closed()
         assert time.monotonic() - began < 60  # an idle one has 75 s otherwise
-
-
-def test_a_sidecar_reconnects_without_counting_a_failure(aging: Server) -> None:
-    with Sidecar(aging.root, aging.task, aging.port, pace=0.1) as sidecar:
-        sidecar.until_ready()
-        ends = time.monotonic() + 3.0
-        while time.monotonic() < ends:
-            assert sidecar.is_ready()
-            assert {verdict.state for verdict in sidecar.verdict().checks} <= {"ok", "unknown"}
-            time.sleep(0.05)
-        metrics = sidecar.metrics()
-        for check in Check:
-            assert value(metrics, "enginewright_probe_failures_total", check=check) == 0
-        assert sidecar.check(Check.SERVER).state == "ok"
-        assert sidecar.check(Check.GOLDEN).state == "ok"
-        assert "admitted again" not in sidecar.log()

@@ -8,7 +8,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,12 +17,9 @@ from pathlib import Path
 
 import grpc
 import pytest
-from enginewright_serving.transport.http2 import frames
 
 from tests.support import grpc_echo
 from tests.support.grpc_echo import ECHO, FAIL, LARGE, LATER, METADATA, SEEN
-from tests.support.http2 import Client, data, frame, message, settings
-from tests.support.process_memory import memory_of
 from tests.support.programs import go_program, run_program
 from tests.support.waiting import until
 
@@ -191,16 +187,6 @@ async def test_the_asynchronous_client_is_served(server: EchoServer) -> None:
         assert answers == contents
 
 
-def test_keepalive_is_answered(server: EchoServer) -> None:
-    options = {
-        "grpc.keepalive_time_ms": 100,
-        "grpc.keepalive_timeout_ms": 500,
-        "grpc.http2.max_pings_without_data": 0,
-    }
-    with server.channel(**options) as channel:
-        assert call(channel, LATER)(b"1.5", timeout=20) == b"1.5"
-
-
 def test_connections_are_renewed_without_an_error() -> None:
     with serving("--connection_age", "0.3", "--sweep_seconds", "0.05") as server:
         with server.channel() as channel, ThreadPoolExecutor(8) as threads:
@@ -223,78 +209,6 @@ def test_a_server_that_stops_answers_what_it_has_accepted() -> None:
         time.sleep(0.3)
         server.process.send_signal(signal.SIGTERM)
         assert [item.result() for item in accepted] == [b"1"] * 20
-
-
-def test_a_client_that_leaves_in_the_middle_costs_no_memory(server: EchoServer) -> None:
-    client = Client()
-    host, port = server.address.split(":")
-    for _ in range(20):
-        with socket.create_connection((host, int(port))) as connection:
-            headers = client.call(1, ECHO.decode(), b"")[:-14]
-            connection.sendall(
-                Client.opening + headers + data(1, message(bytes(1000))[:500], ends=False)
-            )
-            client = Client()
-    until(lambda: not server.count_seen()["inflight"], "the end of all")
-
-
-FLOODS = {
-    "PING": frame(frames.PING, payload=b"12345678"),
-    "SETTINGS": settings((frames.INITIAL_WINDOW_SIZE, 1)),
-    "resets": b"",  # with a new stream each time
-    "CONTINUATION": frame(frames.CONTINUATION, 0, 1, b""),
-    "requests": b"",  # whose answers are not read
-}
-
-
-def flood(name: str, first: int) -> bytes:
-    """Return some hundred kilobytes of one kind; `first` is its first stream."""
-    if name not in {"resets", "requests"}:
-        return FLOODS[name] * (200_000 // len(FLOODS[name]))
-    client, sent = Client(), b""
-    client.encoder.header_table_size = 0  # each can be sent alone
-    for number in range(first, first + 2000, 2):
-        sent += client.call(number, ECHO.decode(), b"x" * 100)
-        if name == "resets":
-            sent += frame(frames.RST_STREAM, 0, number, b"\0\0\0\x08")
-    return sent
-
-
-@pytest.mark.parametrize("name", FLOODS)
-def test_floods_neither_hold_up_other_clients_nor_take_memory(name: str) -> None:
-    with serving("--transfer_window", "3") as server:
-        before = memory_of(server.process.pid)
-        host, port = server.address.split(":")
-        end = time.monotonic() + 3
-
-        def attack() -> int:
-            count = 0
-            while time.monotonic() < end:
-                with (
-                    contextlib.suppress(OSError),
-                    socket.create_connection((host, int(port)), timeout=0.5) as connection,
-                ):
-                    connection.sendall(Client.opening)
-                    if name == "CONTINUATION":
-                        connection.sendall(frame(frames.HEADERS, 0, 1))
-                    first = 1
-                    while time.monotonic() < end:
-                        connection.sendall(flood(name, first))
-                        first += 2000
-                        count += 1
-            return count
-
-        with server.channel() as channel, ThreadPoolExecutor(4) as threads:
-            attacks = [threads.submit(attack) for _ in range(4)]
-            slowest = 0.0
-            while time.monotonic() < end:
-                began = time.monotonic()
-                assert call(channel, ECHO)(b"other", timeout=20) == b"other"
-                slowest = max(slowest, time.monotonic() - began)
-                time.sleep(0.02)
-            assert sum(future.result() for future in attacks) > 0
-        assert slowest < 2
-        assert memory_of(server.process.pid) - before < 16 * MIB
 
 
 def test_http2_conforms_to_its_specification(server: EchoServer) -> None:

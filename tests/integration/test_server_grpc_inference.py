@@ -132,18 +132,6 @@ def test_an_unknown_method_is_refused_although_its_client_keeps_the_stream_open(
         assert client.call(INFER, turns(1)), "the connection goes on"
 
 
-async def test_the_asynchronous_client_reads_a_refusal_while_it_keeps_the_stream_open(
-    slow: Server,
-) -> None:
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{slow.grpc_port}") as channel:
-        for path in (STREAM_INFER, REFLECTION):
-            call = channel.stream_stream(path)(timeout=BEFORE_LIMIT)
-            await call.write(b"")
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await call.read()
-            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
 def test_a_full_queue_is_unavailable(slow: Server) -> None:
     with Client(slow) as client:
         infer = client.method(INFER)
@@ -231,21 +219,6 @@ def test_a_call_that_waits_is_dropped_with_its_connection(slow: Server) -> None:
     assert count() == before + 1
     with Client(slow) as client:
         assert client.call(INFER, turns(1))
-
-
-def test_calls_of_one_connection_run_together_or_in_turns_and_none_is_lost(
-    tmp_path: Path,
-) -> None:
-    task = write_artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
-    with Server(tmp_path, task) as server, Client(server) as client:
-        infer = client.method(INFER)
-        sent = {rows: infer.future(batch(rows).SerializeToString()) for rows in range(1, 200)}
-        for rows, future in sent.items():
-            answer = parse_message(InferResponse, future.result(60))
-            y = np.frombuffer(answer.raw_output_contents[0], np.float32).reshape(-1, 4)
-            np.testing.assert_allclose(y, np.tile(y[0], (rows, 1)))
-            assert y[0].tolist() == [14.0, 15.0, 16.0, 17.0]
-            assert tuple(answer.outputs[0].shape) == (rows, 4)
 
 
 def take_copy(server: Server) -> tuple[ExchangeHead, bytes]:

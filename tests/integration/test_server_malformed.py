@@ -4,11 +4,9 @@ The server's time limits are short, so that it answers what is cut off soon. An 
 refused for its time; nothing is a server's error, takes memory, or changes the next request's answer.
 """
 
-import gzip
 import json
 import socket
 import time
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -185,19 +183,6 @@ def test_changed_json_is_answered_or_refused(
 
 @given(st.data(), st.booleans())
 @some
-def test_changed_bytes_of_a_body_are_answered_or_refused(
-    server: Server, data: st.DataObject, binary: bool
-) -> None:
-    document, tensors = http_body(binary=binary)
-    header = json.dumps(document).encode()
-    body = data.draw(change_bytes(header + tensors))
-    fields = {mirror.BINARY_LENGTH: str(len(header))} if binary else {}
-    assert http_answer(server, server.infer_request(body, headers=fields)) < 500
-    well(server)
-
-
-@given(st.data(), st.booleans())
-@some
 def test_changed_requests_are_answered_or_refused(
     server: Server, data: st.DataObject, binary: bool
 ) -> None:
@@ -205,36 +190,6 @@ def test_changed_requests_are_answered_or_refused(
     request = data.draw(change_bytes(server.infer_request(document, tensors)))
     assume(request.strip(b"\r\n"))
     http_answer(server, request)
-    well(server)
-
-
-@given(st.data())
-@few
-def test_changed_chunks_are_answered_or_refused(server: Server, data: st.DataObject) -> None:
-    document, _ = http_body(binary=False)
-    body = json.dumps(document).encode()
-    half = len(body) // 2
-    head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
-    chunks = b"%x\r\n%b\r\n%x;a=b\r\n%b\r\n0\r\nX: y\r\n\r\n" % (
-        *(half, body[:half]),
-        *(len(body) - half, body[half:]),
-    )
-    http_answer(server, data.draw(change_bytes(head + chunks, keep=len(head))))
-    well(server)
-
-
-@given(st.data(), st.booleans(), st.sampled_from(["gzip", "deflate"]))
-@some
-def test_changed_compressed_bodies_are_answered_or_refused(
-    server: Server, data: st.DataObject, binary: bool, coding: str
-) -> None:
-    document, tensors = http_body(binary=binary)
-    header = json.dumps(document).encode()
-    body = data.draw(st.sampled_from([header + tensors, bytes(7 * MIB)]))
-    body = data.draw(change_bytes((gzip if coding == "gzip" else zlib).compress(body)))
-    fields = {mirror.BINARY_LENGTH: str(len(header))} if binary else {}
-    fields |= {"Content-Encoding": coding, "Accept-Encoding": coding}
-    assert http_answer(server, server.infer_request(body, headers=fields)) < 500
     well(server)
 
 
@@ -316,20 +271,6 @@ def grpc_message() -> bytes:
     return serialized
 
 
-@given(st.data(), st.booleans())
-@some
-def test_changed_messages_of_grpc_have_a_status(
-    server: Server, data: st.DataObject, typed: bool
-) -> None:
-    message = grpc_message()
-    if typed:
-        message = mirror.grpc_request(mirror.sample(NAMES), typed=True).SerializeToString()
-    call = Call(server, conversation(data.draw(change_bytes(message))))
-    call.check()
-    assert 1 in http2.Client().responses(call.received)
-    well(server)
-
-
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40), st.sampled_from(NAMES))
 @some
 def test_any_declared_shape_is_refused_or_kept(server: Server, shape: list[int], name: str) -> None:
@@ -351,17 +292,6 @@ def test_any_declared_shape_is_refused_or_kept(server: Server, shape: list[int],
 def test_changed_frames_have_a_status_or_an_error(server: Server, data: st.DataObject) -> None:
     call = Call(server, data.draw(change_bytes(conversation(grpc_message()), keep=BEGUN)))
     call.check()
-    well(server)
-
-
-@given(st.data())
-@few
-def test_changed_compressed_messages_have_a_status(server: Server, data: st.DataObject) -> None:
-    content = data.draw(st.sampled_from([grpc_message(), bytes(8 * MIB)]))
-    packed = data.draw(change_bytes(gzip.compress(content)))
-    call = Call(server, conversation(packed, 1, ("grpc-encoding", "gzip")))
-    call.check()
-    assert 1 in http2.Client().responses(call.received)
     well(server)
 
 

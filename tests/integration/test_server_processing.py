@@ -21,7 +21,6 @@ from hack.samples import text_steps
 from tests.support import processing
 from tests.support.broken_models import initializer, parse_text
 from tests.support.serving import (
-    COPY,
     Answer,
     Feeds,
     Server,
@@ -162,14 +161,6 @@ def test_the_sidecars_requests_have_the_inputs_of_the_model(images: Server) -> N
     assert "the model's inputs are 'image'" in refused.json()["error"]
 
 
-def test_copies_of_clients_requests_go_through_the_steps(images: Server) -> None:
-    data = processing.picture((0, 255, 0))
-    for headers in ({}, images.probe_header()):
-        marked = COPY | headers
-        answer = images.post(image_document(data), data, headers=marked)
-        assert outputs(answer)["label"] == ["green"]
-
-
 def test_the_execution_and_the_metrics_have_the_steps(images: Server) -> None:
     outputs(send_image(images, processing.picture((1, 2, 3))))
     steps = images.get("/v2/models/m/execution").json()["steps"]
@@ -254,10 +245,6 @@ def send_turns(server: Server, turns: int, **parameters: Any) -> Answer:
 
 
 ENDLESS = 1 << 40
-ONE_PROCESS = """
-from enginewright_serving.server.inference.processing import served
-served.threads = lambda: 1
-"""
 
 
 # fault: Requests | a step of spec.processing hangs | its process is ended: 504 | 10 s
@@ -301,32 +288,6 @@ def test_too_many_waiting_requests_are_refused(tmp_path: Path) -> None:
         answers = list(threads.map(lambda _: send_turns(server, ENDLESS).status, range(12)))
         assert set(answers) == {503, 504}
         assert outputs(send_turns(server, 3)) == {"y": [6.0]}
-
-
-def test_requests_that_wait_for_a_step_are_answered_at_their_timeout(tmp_path: Path) -> None:
-    sample = {"x": np.ones(1, np.float32)}
-    task = with_steps(tmp_path, [looping()], doubling(), [], [sample])
-    answers: list[str] = []
-    with (
-        Server(tmp_path, task, step_seconds=4.0, before=ONE_PROCESS) as server,
-        ThreadPoolExecutor(2) as threads,
-        server.wire() as hanging,
-    ):
-        hanging.send(server.infer_request(json_inputs(turns=np.array([ENDLESS]))))
-        assert server.get("/v2/health/live").status == 200
-
-        def wait() -> None:
-            answer = send_turns(server, 3, parameters={"timeout": 200_000})
-            assert answer.status == 504, answer.body
-            assert "waited longer than its timeout for a step" in answer.json()["error"]
-            answers.append("timeout")
-
-        waiting = threads.submit(wait)
-        assert hanging.receive().status == 504
-        answers.append("step")
-        waiting.result()
-        assert outputs(send_turns(server, 3)) == {"y": [6.0]}
-    assert answers == ["timeout", "step"]
 
 
 # fault: Requests | the library of a step crashes or ends its process | steps have processes of their

@@ -25,7 +25,6 @@ from tests.support.serving import (
     json_inputs,
     linear_model,
     model,
-    real_model,
     tensor,
     write_artifact,
 )
@@ -84,26 +83,6 @@ def triton_input(name: str, kind: str, array: NDArray[Any], *, binary: bool) -> 
     described = triton.InferInput(name, list(array.shape), kind)
     described.set_data_from_numpy(array, binary_data=binary)
     return described
-
-
-@pytest.mark.parametrize("binary_in", [True, False])
-@pytest.mark.parametrize("binary_out", [True, False])
-def test_every_type_comes_back_as_it_went(echo: Server, binary_in: bool, binary_out: bool) -> None:
-    # JSON has no FP16 in Triton's client, which refuses to write it
-    names = [name for name in KINDS if binary_in or name != "FP16"]
-    inputs = [
-        triton_input(f"in_{name}", name, array, binary=binary_in or name == "FP16")
-        for name, (_, array) in KINDS.items()
-    ]
-    outputs = [triton.InferRequestedOutput(f"out_{name}", binary_data=binary_out) for name in names]
-    result = client(echo).infer("m", inputs, outputs=outputs, request_id="abc", priority=2)
-    assert result.get_response()["id"] == "abc"
-    for name in names:
-        expected = KINDS[name][1]
-        actual = result.as_numpy(f"out_{name}")
-        if name == "BYTES":
-            actual = np.vectorize(lambda x: x.decode() if isinstance(x, bytes) else x)(actual)
-        np.testing.assert_array_equal(actual, expected)
 
 
 def test_tritons_client_reads_statistics(tmp_path: Path) -> None:
@@ -341,30 +320,6 @@ def test_bad_bytes_are_refused(echo: Server, strings: bytes, booleans: bytes, me
     assert message in answer.json()["error"]
 
 
-def test_tensors_after_one_of_odd_size_are_read_right(echo: Server) -> None:
-    document, tensors = binary_echo(b"\3\0\0\0abc" + b"\0\0\0\0" * 2)
-    document["outputs"] = [{"name": "out_FP64"}, {"name": "out_INT64"}, {"name": "out_BYTES"}]
-    answer = echo.post(document, tensors).json()
-    outputs = {output["name"]: output["data"] for output in answer["outputs"]}
-    assert outputs["out_FP64"] == KINDS["FP64"][1].ravel().tolist()
-    assert outputs["out_INT64"] == KINDS["INT64"][1].ravel().tolist()
-    assert outputs["out_BYTES"] == ["abc", "", ""]
-
-
-def test_nan_survives_in_binary_and_is_null_in_json(echo: Server) -> None:
-    document, tensors = binary_echo(b"\0\0\0\0" * 3)
-    start = tensors.index(KINDS["FP32"][1].tobytes())
-    changed = np.array([np.nan, np.inf, 1], np.float32).tobytes()
-    tensors = tensors[:start] + changed + tensors[start + 12 :]
-    document["outputs"] = [{"name": "out_FP32"}]
-    answer = echo.post(document, tensors).json()
-    assert answer["outputs"][0]["data"] == [None, None, 1.0]
-    document["parameters"] = {"binary_data_output": True}
-    values = np.frombuffer(echo.post(document, tensors).tensors(), np.float32)
-    assert np.isnan(values[0])
-    assert np.isinf(values[1])
-
-
 # fault: Requests | a request of a size outside the shape profiles, whatever `fallback.policy`
 def test_a_shape_outside_the_profile_is_counted(linear: Server) -> None:
     before = linear.metric("enginewright_out_of_profile_total")
@@ -535,22 +490,6 @@ def test_an_input_that_the_model_itself_refuses_is_the_clients_fault(lookup: Ser
     assert "idx=99 must be within" in answer.json()["error"]
     assert "/onnxruntime_src" not in answer.json()["error"]
     assert lookup.post(json_inputs(index=np.array([2]))).status == 200
-
-
-def test_a_model_of_real_life(tmp_path: Path) -> None:
-    source = real_model("standard_v3_3/model.onnx")
-    rng = np.random.default_rng(3)
-    sample = rng.integers(0, 257, (2, 2048)).astype(np.int32)
-    task = write_artifact(tmp_path, source, [{"bytes": sample}])
-    with Server(tmp_path, task) as server:
-        name = server.get("/v2/models/m").json()["outputs"][0]["name"]
-        given = triton_input("bytes", "INT32", sample, binary=True)
-        scores = client(server).infer("m", [given]).as_numpy(name)
-        expected = np.load(tmp_path / "artifact/golden/outputs.npz")[f"s0/{name}"]
-        np.testing.assert_allclose(scores, expected, rtol=1e-4)
-        rows = server.get("/v2/models/m/execution").json()["details"]["placement"]
-        assert rows["share"] == 1.0
-        assert rows["total"] > 50
 
 
 def test_openvino_serves_and_tells_which_nodes_it_left_to_the_cpu(

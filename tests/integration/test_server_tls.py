@@ -122,14 +122,6 @@ def test_http_over_tls(server: Server, authority: Authority, version: ssl.TLSVer
         assert wire.wait_closed()
 
 
-def test_a_body_in_small_records(server: Server, authority: Authority) -> None:
-    sent = rows(server, 50)
-    with Wire(server.port, tls=verifying(authority)) as wire:
-        for at in range(len(sent)):
-            wire.send(sent[at : at + 1])
-        np.testing.assert_allclose(outputs(wire.receive()), multiply_rows(50), rtol=1e-5)
-
-
 def test_an_early_refusal_is_read_although_the_body_was_not(
     server: Server, authority: Authority
 ) -> None:

@@ -99,16 +99,6 @@ def test_only_manifest_and_golden_samples_are_fetched(tmp_path: Path) -> None:
     ).read_bytes()
 
 
-def test_equal_revisions_answer_alike(canary: Server, tmp_path: Path) -> None:
-    task = pair(tmp_path, scale_linear(1.5), scale_linear(1.5))
-    change = compare_answers(tmp_path, task, canary)
-    assert (change.failure, change.samples) == ("", 2)
-    assert {output.name for output in change.outputs} == {"y", "total"}
-    for output in change.outputs:
-        assert (output.max_abs, output.relative, output.form) == (0.0, 0.0, "")
-    assert {output.name: output.top1 for output in change.outputs} == {"y": 1.0, "total": None}
-
-
 def test_the_difference_of_a_changed_model_is_reported(canary: Server, tmp_path: Path) -> None:
     change = compare_answers(tmp_path, pair(tmp_path, scale_linear(1.5), linear_model()), canary)
     assert (change.failure, change.samples) == ("", 2)

@@ -76,19 +76,6 @@ def test_honest_answers_are_right_in_batches_too(tmp_path: Path) -> None:
         assert sidecar.is_ready()
 
 
-def test_without_batches_samples_run_alone(tmp_path: Path) -> None:
-    task = artifact(tmp_path, forgiving(LIMIT), SAMPLES).model_copy(update={"batch_size": 1})
-    with (
-        Server(tmp_path, task) as server,
-        Proxy(server.port) as proxy,
-        Sidecar(tmp_path, task, proxy.port, pace=QUICK) as sidecar,
-    ):
-        assert not has_batches(server)
-        sidecar.until(lambda: len(proxy.asked) > 5 * len(SAMPLES), "rounds")
-        assert sidecar.is_ready()
-        assert set(proxy.asked) == {feeds["x"].tobytes()[-8:] for feeds in SAMPLES}
-
-
 def averaging() -> onnx.ModelProto:
     """Return the mean over all positions, which ignores the mask."""
     return parse_text(

@@ -27,7 +27,6 @@ from tests.support.plan_world import World
 from tests.support.serving import (
     REPLACES_SESSION,
     Server,
-    asks_openvino_for,
     json_inputs,
     linear_model,
 )
@@ -162,18 +161,6 @@ def test_a_part_elsewhere_is_never_ready_under_forbid_and_named(
         assert value(metrics, "enginewright_fallback_reason", **active) == 1
 
 
-def test_a_part_elsewhere_within_a_budget_is_ready_and_reported(
-    partial: Server, openvino_python: Path
-) -> None:
-    task = promising(partial.task, "Budget", max_node_share=0.26)
-    with Sidecar(partial.root, task, partial.port, python=openvino_python) as sidecar:
-        sidecar.until_ready()
-        fallback = present(sidecar.verdict().fallback)
-        assert (fallback.nodes_total, fallback.nodes_elsewhere) == (4, 1)
-        assert not fallback.active
-        assert value(sidecar.metrics(), "enginewright_fallback_active", kind="NodeFallback") == 0
-
-
 # fault: Reports | an allowed fallback without an Event | an Event when FallbackActive's reason
 #   changes | next verdict
 def test_a_part_elsewhere_that_is_allowed_has_one_reason(
@@ -220,20 +207,6 @@ def test_the_incident_whole_and_silent_on_the_cpu(gpu_python: Path, tmp_path: Pa
         assert value(metrics, "enginewright_provider_available", provider=cuda) == 0
         assert value(metrics, "enginewright_placement_nodes", provider=cuda) == 0
         assert value(metrics, "enginewright_placement_nodes", provider=CPU) == 2
-
-
-def test_a_provider_refused_by_openvino_has_its_own_reason(
-    partial: Server, openvino_python: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(partial.root / "artifact", tmp_path / "artifact")
-    (tmp_path / "dev").mkdir()
-    before = asks_openvino_for(device_type="GPU")
-    task = promising(partial.task, "Allow")
-    with pod(tmp_path, task, openvino_python, before) as (server, sidecar):
-        sidecar.until_ready()
-        execution = agree(tmp_path, server, sidecar, Reason.PROVIDER_REFUSED, provider=True)
-        assert execution.provider_reason is Reason.PROVIDER_REFUSED
-        assert present(sidecar.verdict().fallback).active
 
 
 # fault: Reports | anybody who reaches port 8081 takes a pod out of service | requests change

@@ -13,20 +13,17 @@ import numpy as np
 import pytest
 from enginewright_contract.measurements import (
     PROBE_QUERY,
-    PROBING_SECONDS,
-    WINDOW,
     LatencySeries,
     Measurements,
     ServerMeasurements,
 )
 from enginewright_contract.verdict import Check
 
-from tests.support.optional import present
 from tests.support.pods import Pod, run_pod
 from tests.support.process_memory import memory_of
 from tests.support.serving import Feeds, Server, json_inputs, linear_model, slow_model
 from tests.support.shared import share_server
-from tests.support.sidecar import Sidecar, artifact, share_token, value
+from tests.support.sidecar import Sidecar, artifact, share_token
 from tests.support.turns import slow_request
 
 QUICK = 0.2
@@ -123,26 +120,6 @@ def test_requests_are_counted_exactly_and_golden_inferences_apart(pod: Pod) -> N
     assert later.since == before.since
 
 
-def test_medians_are_times_in_the_model(tmp_path: Path) -> None:
-    task = artifact(tmp_path, slow_model(), [turns(20)])
-    with (
-        Server(tmp_path, task) as server,
-        Sidecar(tmp_path, task, server.port, pace=QUICK, measurements_age=0.1) as sidecar,
-    ):
-        sidecar.until_ready()
-        send(server, slow_request(server, 20), WINDOW)
-        took = []
-        with server.wire() as wire:
-            for _ in range(WINDOW):
-                began = time.monotonic()
-                wire.send(slow_request(server, 100))
-                assert wire.receive().status == 200
-                took.append(time.monotonic() - began)
-        (short, long) = series(read_measurements(sidecar), "requests")["1"].windows
-        assert long[1] > 2 * short[1]
-        assert 0.3 * float(np.median(took)) < long[1] < 1.1 * float(np.median(took))
-
-
 def test_outcomes_of_golden_inferences_are_counted(pod: Pod) -> None:
     def until_counted(name: str, count: int) -> Measurements:
         before: int = getattr(read_measurements(pod.sidecar), name)
@@ -184,41 +161,6 @@ def test_only_the_sidecar_reads_the_servers_part(pod: Pod) -> None:
     assert read_creation(server) <= reported.started <= time.time()
     assert reported.memory_bytes > 10_000_000
     assert json.loads(server.get("/v2/models/m").body)["name"] == "m"
-
-
-def test_a_higher_rate_begins_with_the_poll_keeps_its_share_and_ends_by_itself(
-    slow: Server, tmp_path: Path
-) -> None:
-    # after a request the pod counts as idle only when `idle_seconds` have passed
-    assert slow.send(slow_request(slow, 1)).status == 200
-    with slow_sidecar(slow, tmp_path, 40, idle_seconds=1e9) as sidecar:
-        check_shares(sidecar)
-
-
-def check_shares(sidecar: Sidecar) -> None:
-    """Look at the share that golden inferences take before, during and after a higher rate."""
-    sidecar.until_ready()
-
-    def measure_spent() -> float:
-        return present(value(sidecar.metrics(), "enginewright_probe_duration_seconds_sum"))
-
-    def share(seconds: float) -> float:
-        """Return the share of the time that golden inferences take."""
-        began, before = time.monotonic(), measure_spent()
-        time.sleep(seconds)
-        return (measure_spent() - before) / (time.monotonic() - began)
-
-    usual = share(8.0)
-    read_measurements(sidecar, probe=True)
-    probed = share(8.0)
-    assert probed > 3 * usual
-    # 5% in the model, and the way to the server on a busy machine; without a limit it were a third
-    assert probed < 0.15
-    time.sleep(PROBING_SECONDS - 8.0)
-    assert share(8.0) < probed / 3
-    report = read_measurements(sidecar)
-    assert report.golden_wrong == report.golden_failed == 0
-    assert sidecar.check(Check.GOLDEN).state == "ok"
 
 
 @contextlib.contextmanager

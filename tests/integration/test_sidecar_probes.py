@@ -1,7 +1,6 @@
 """The kubelet's probes of the sidecar are answered whatever other clients ask it."""
 
 import contextlib
-import selectors
 import socket
 import threading
 import time
@@ -93,17 +92,6 @@ def test_probes_are_answered_beside_costly_requests(path: str, sidecar: Sidecar)
     assert set(clients.statuses) == {200}
 
 
-def test_probes_are_answered_beside_connections_that_never_read(sidecar: Sidecar) -> None:
-    with contextlib.ExitStack() as stack:
-        for _ in range(CLIENTS):
-            silent = stack.enter_context(socket.create_connection(("127.0.0.1", sidecar.port)))
-            silent.setblocking(False)
-            silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-            with contextlib.suppress(BlockingIOError):
-                silent.send(request_of("/metrics") * 200)
-        assert probe_repeatedly(sidecar, 10) < PROBE_SECONDS
-
-
 class Pipelining:
     """Clients that send thousands of requests for `path` without waiting, and read what is answered."""
 
@@ -156,104 +144,9 @@ def test_probes_are_answered_beside_clients_that_pipeline_thousands_of_requests(
         clients.end()
 
 
-LIMIT: Final = 256  # connections, the reserve included
-HEAD: Final = "HTTP/1.1\r\nHost: h\r\n"
-
-
 def hold(stack: contextlib.ExitStack, port: int, count: int, sent: str) -> None:
     for _ in range(count):
         stack.enter_context(Wire(port)).send(sent.encode())
-
-
-# fault: Hostile | idle connections exhaust the limit, so probes fail
-# fault: Hostile | clients hold all connections of the sidecar with heads that do not end, or bodies
-#   that do not come | a body is refused at once, and a new connection replaces one that waits | the
-#   pod stays ready
-def test_probes_are_answered_beside_clients_that_hold_all_connections(sidecar: Sidecar) -> None:
-    for sent in (
-        "",
-        "GET /readyz HTTP/1.1\r\nX:",
-        f"GET /readyz {HEAD}Content-Length: 60000\r\n\r\n",
-        f"GET /readyz {HEAD}Transfer-Encoding: chunked\r\n\r\n",
-        f"POST / {HEAD}Content-Length: 60000\r\n\r\na",
-    ):
-        with contextlib.ExitStack() as stack:
-            hold(stack, sidecar.port, LIMIT, sent)
-            assert probe_repeatedly(sidecar, 5) < PROBE_SECONDS
-            assert sidecar.get("/healthz").status == 200
-
-
-class Flood:
-    """More clients than connections, which pipeline and reconnect, and new ones every few milliseconds."""
-
-    def __init__(self, port: int) -> None:
-        self.connected = 0
-        self.received = 0  # bytes
-        self._port = port
-        self._requests = request_of("/readyz") * BATCH
-        self._sockets = selectors.DefaultSelector()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def end(self) -> None:
-        self._ended.set()
-        self._thread.join(30)
-
-    def _run(self) -> None:
-        due = 0.0
-        while not self._ended.is_set():
-            for _ in range(LIMIT + 4 - len(self._sockets.get_map())):
-                self._connect()
-            if time.monotonic() > due:
-                due = time.monotonic() + 0.01
-                self._connect()
-                self._connect()
-            for key, events in self._sockets.select(0.005):
-                if isinstance(key.fileobj, socket.socket):
-                    self._exchange(key.fileobj, events)
-        for key in list(self._sockets.get_map().values()):
-            if isinstance(key.fileobj, socket.socket):
-                key.fileobj.close()
-        self._sockets.close()
-
-    def _connect(self) -> None:
-        client = socket.socket()
-        client.setblocking(False)
-        client.connect_ex(("127.0.0.1", self._port))
-        self._sockets.register(client, selectors.EVENT_READ | selectors.EVENT_WRITE)
-        self.connected += 1
-
-    def _exchange(self, client: socket.socket, events: int) -> None:
-        try:
-            if events & selectors.EVENT_READ:
-                data = client.recv(1 << 18)
-                if not data:
-                    raise ConnectionResetError
-                self.received += len(data)
-            if events & selectors.EVENT_WRITE:
-                client.send(self._requests)
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._sockets.unregister(client)
-            client.close()
-
-
-# fault: Hostile | clients of the sidecar pipeline on all of its connections, while new ones connect | a
-#   new connection replaces one that pipelines before one that has just connected | the pod stays ready
-def test_probes_are_answered_beside_clients_that_pipeline_on_all_connections(
-    sidecar: Sidecar,
-) -> None:
-    clients = Flood(sidecar.port)
-    try:
-        sidecar.until(lambda: clients.connected > 2 * LIMIT, "connections are replaced")
-        connected, received = clients.connected, clients.received
-        assert probe_repeatedly(sidecar, 20) < PROBE_SECONDS
-        assert clients.connected > connected
-        assert clients.received > received
-    finally:
-        clients.end()
 
 
 def test_silent_connections_leave_the_others_their_answers(sidecar: Sidecar) -> None:

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,11 +19,9 @@ from enginewright_contract.task import ServeTask, ShapeProfile
 from enginewright_contract.verdict import Check
 from enginewright_runtime.core.paths import Paths
 from enginewright_serving.sidecar.main import run
-from onnx import TensorProto, helper
 
 from tests.support.adversary import change_each_output
 from tests.support.broken_models import initializer, parse_text
-from tests.support.optional import present
 from tests.support.pods import Pod, run_pod
 from tests.support.ports import free_port
 from tests.support.programs import run_program
@@ -33,10 +30,7 @@ from tests.support.serving import (
     Server,
     json_inputs,
     linear_model,
-    model,
     read_report,
-    slow_model,
-    tensor,
 )
 from tests.support.shared import share_server
 from tests.support.sidecar import (
@@ -46,10 +40,8 @@ from tests.support.sidecar import (
     change_manifest,
     prepare_served,
     promising,
-    share_token,
     value,
 )
-from tests.support.turns import slow_request
 
 PROOFS = {
     Check.SERVER,
@@ -108,26 +100,6 @@ def test_a_real_model_is_proven_whole(tmp_path: Path, models: Path, prepared_for
         assert "enginewright_fallback_reason" not in metrics
 
 
-def test_every_type_of_tensor_is_asked_and_compared(tmp_path: Path) -> None:
-    kinds: dict[str, tuple[int, Any]] = {
-        "f": (TensorProto.FLOAT, np.array([1.5, np.inf], np.float32)),
-        "d": (TensorProto.DOUBLE, np.array([2.5, np.nan], np.float64)),
-        "h": (TensorProto.FLOAT16, np.array([0.5, -1], np.float16)),
-        "i": (TensorProto.INT64, np.array([2**62, -3], np.int64)),
-        "u": (TensorProto.UINT8, np.array([0, 255], np.uint8)),
-        "b": (TensorProto.BOOL, np.array([True, False])),
-        "s": (TensorProto.STRING, np.array(["grüß", ""], dtype=object)),
-    }
-    identity = model(
-        [helper.make_node("Identity", [name], [f"{name}_out"]) for name in kinds],
-        [tensor(name, kind, 2) for name, (kind, _) in kinds.items()],
-        [tensor(f"{name}_out", kind, 2) for name, (kind, _) in kinds.items()],
-    )
-    task = artifact(tmp_path, identity, [{name: array for name, (_, array) in kinds.items()}])
-    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
-        sidecar.until_state(Check.GOLDEN, "ok")
-
-
 def dice() -> onnx.ModelProto:
     """Return y = x + noise, z = -x."""
     return parse_text("""(float[64] x) => (float[64] y, float[64] z) {
@@ -147,6 +119,15 @@ def test_a_model_that_throws_dice_is_admitted(noisy: Server) -> None:
         assert sidecar.check(Check.GOLDEN).message.endswith("; compared in distribution: y")
 
 
+def wait_nothing_compared(sidecar: Sidecar) -> str:
+    """Wait until nothing was compared, which admits no pod; return what check `golden` says."""
+    sidecar.until(lambda: sidecar.check(Check.GOLDEN).reason is Reason.NOTHING_COMPARED, "asked")
+    golden = sidecar.check(Check.GOLDEN)
+    assert golden.state == "unknown"
+    assert not sidecar.is_ready()
+    return golden.message
+
+
 # fault: Outputs | a check compared nothing | check `golden` unknown, NothingCompared: never
 #   admitted | first golden inference
 def test_where_nothing_is_compared_golden_is_unknown(noisy: Server, tmp_path: Path) -> None:
@@ -156,11 +137,7 @@ def test_where_nothing_is_compared_golden_is_unknown(noisy: Server, tmp_path: Pa
     # how it is distributed is not known
     change_manifest(tmp_path, varying=(VaryingOutput(name="y"),))
     with Sidecar(tmp_path, task, noisy.port) as sidecar:
-        sidecar.until(
-            lambda: sidecar.check(Check.GOLDEN).reason is Reason.NOTHING_COMPARED, "asked"
-        )
-        assert sidecar.check(Check.GOLDEN).state == "unknown"
-        assert not sidecar.is_ready()
+        assert wait_nothing_compared(sidecar)
 
 
 def detector(seed: int, *, scored: bool = False) -> onnx.ModelProto:
@@ -188,13 +165,8 @@ def test_another_detector_is_not_admitted_for_boxes_that_golden_samples_lack(
     rng = np.random.default_rng(3)
     samples: list[Feeds] = [{"x": rng.random((rows, 8), np.float32)} for rows in (1, 4)]
     with Sidecar(tmp_path, artifact(tmp_path, detector(99), samples), finding.port) as sidecar:
-        sidecar.until(
-            lambda: sidecar.check(Check.GOLDEN).reason is Reason.NOTHING_COMPARED, "asked"
-        )
-        golden = sidecar.check(Check.GOLDEN)
-        assert golden.state == "unknown"
-        assert golden.message.startswith("no element of output 'boxes' was compared")
-        assert not sidecar.is_ready()
+        said = wait_nothing_compared(sidecar)
+        assert said.startswith("no element of output 'boxes' was compared")
 
 
 # fault: Outputs | golden outputs are NaN throughout, as those of any model of that fault | check `golden` unknown,
@@ -203,13 +175,8 @@ def test_outputs_that_are_all_nan_admit_no_pod(tmp_path: Path) -> None:
     logarithm = parse_text("(float[1, 8] x) => (float[1, 8] y) { y = Log(x) }")
     task = artifact(tmp_path, logarithm, [{"x": np.full((1, 8), -1.0, np.float32)}])
     with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
-        sidecar.until(
-            lambda: sidecar.check(Check.GOLDEN).reason is Reason.NOTHING_COMPARED, "asked"
-        )
-        golden = sidecar.check(Check.GOLDEN)
-        assert golden.state == "unknown"
-        assert golden.message.startswith("no element of output 'y' was compared")
-        assert not sidecar.is_ready()
+        said = wait_nothing_compared(sidecar)
+        assert said.startswith("no element of output 'y' was compared")
 
 
 def test_an_output_without_elements_is_named_and_the_others_admit_the_pod(finding: Server) -> None:
@@ -297,78 +264,6 @@ def test_a_slow_model_is_reported_against_its_own_report(pod: Pod) -> None:
     sidecar.until_state(Check.PROBE_LATENCY, "ok", 60)
 
 
-@pytest.mark.timeout(300)
-def test_golden_inferences_of_a_slow_model_leave_it_alone(tmp_path: Path) -> None:
-    task = artifact(tmp_path, slow_model(), [{"turns": np.array([400], np.int64)}])
-    with (
-        Server(tmp_path, task) as server,
-        Sidecar(tmp_path, task, server.port, pace=QUICK, baseline_probes=4) as sidecar,
-    ):
-        sidecar.until_state(Check.PROBE_LATENCY, "ok", 200)
-        baseline = present(sidecar.verdict().baseline)
-        before = value(sidecar.metrics(), "enginewright_probe_duration_seconds_count") or 0.0
-        time_left = 20 * baseline.p50
-        assert time_left > 0.5, "the model is too quick for this test"
-        began = time.monotonic()
-        time.sleep(time_left)  # the absence of probes shows in time only
-        after = value(sidecar.metrics(), "enginewright_probe_duration_seconds_count") or 0.0
-        # one in each such time, which is longer on a busy machine, and the one that was under way
-        assert after - before <= 1 + (time.monotonic() - began) / time_left
-        assert sidecar.check(Check.GOLDEN).state == "ok"
-
-
-# For `Server(before=...)`: from SIGUSR1 to SIGUSR2 every run of the model is done thirty times, so that
-# other load on the machine, which may spoil the baseline, is no matter.
-GROWS = """
-import signal
-from enginewright_runtime.session.runner import Runner
-once, times = Runner.run, [1]
-def grown(self, *arguments, **options):
-    for _ in range(times[0] - 1):
-        once(self, *arguments, **options)
-    return once(self, *arguments, **options)
-Runner.run = grown
-for number, count in ((signal.SIGUSR1, 30), (signal.SIGUSR2, 1)):
-    signal.signal(number, lambda *_, count=count: times.__setitem__(0, count))
-"""
-
-
-# with a queue of four, and a model that can grow
-slow = share_server(slow_model, {"turns": np.array([1])}, options={"max_queue": 4}, before=GROWS)
-
-
-def slow_pod(server: Server, root: Path, *turns: int) -> ServeTask:
-    """Write, for another sidecar of the slow model's server, golden samples of so many turns."""
-    share_token(server, root)
-    return artifact(root, slow_model(), [{"turns": np.array([count])} for count in turns])
-
-
-# fault: Latency | a golden inference of a large sample delays requests | samples in service cost
-#   no more than requests do | prevented
-def test_in_service_no_sample_is_asked_that_costs_more_than_requests_do(
-    slow: Server, tmp_path: Path
-) -> None:
-    large, small = (np.array([count]).tobytes() for count in (300, 1))
-    task = slow_pod(slow, tmp_path, 300, 1)
-    with (
-        Proxy(slow.port) as proxy,
-        Sidecar(tmp_path, task, proxy.port, pace=QUICK) as sidecar,
-        slow.wire() as wire,
-    ):
-        sidecar.until_ready()
-        assert set(proxy.asked) == {large, small}, "to be admitted"
-        asked = len(proxy.asked)
-
-        def in_service() -> bool:
-            wire.send(slow_request(slow, 1))  # else no request would be delayed
-            assert wire.receive().status == 200
-            return len(proxy.asked) > asked + 20
-
-        sidecar.until(in_service, "golden inferences in service", 200)
-        assert set(proxy.asked[asked + 1 :]) == {small}
-        assert sidecar.check(Check.GOLDEN).state == "ok"
-
-
 def test_a_busy_server_is_no_failure(pod: Pod) -> None:
     sidecar, failures = pod.sidecar, "enginewright_probe_failures_total"
     before = value(sidecar.metrics(), failures, check="golden")
@@ -410,57 +305,6 @@ def test_live_requests_are_compared_with_earlier_ones(pod: Pod) -> None:
     assert "requests of up to 16 elements" in latency.message
     assert value(sidecar.metrics(), "enginewright_latency_ratio", check="live-latency")
     assert sidecar.is_ready()
-
-
-# fault: Latency | the model becomes much slower, without requests | check `probe-latency` | 11 s
-#   to 1 min
-@pytest.mark.timeout(300)
-def test_a_model_that_takes_much_longer_is_found_without_traffic(
-    slow: Server, tmp_path: Path
-) -> None:
-    task = slow_pod(slow, tmp_path, 20)
-    with Sidecar(tmp_path, task, slow.port, pace=QUICK, slowest_interval=1.0) as sidecar:
-        sidecar.until_ready()
-        sidecar.until_state(Check.PROBE_LATENCY, "ok", 90)
-        slow.process.send_signal(signal.SIGUSR1)
-        try:
-            latency = sidecar.until_state(Check.PROBE_LATENCY, "failed", 90)
-        finally:
-            slow.process.send_signal(signal.SIGUSR2)
-        assert latency.reason is Reason.SLOWER_THAN_BASELINE
-        assert sidecar.is_ready()
-
-
-def test_overload_is_neither_wrong_nor_unready(slow: Server, tmp_path: Path) -> None:
-    task = slow_pod(slow, tmp_path, 20)
-    stop = threading.Event()
-    statuses: set[int] = set()
-
-    def press() -> None:
-        while not stop.is_set():
-            statuses.add(slow.send(slow_request(slow, 20)).status)
-
-    with Sidecar(tmp_path, task, slow.port, pace=QUICK, probe_share=1.0) as sidecar:
-        sidecar.until_ready()
-        clients = [threading.Thread(target=press) for _ in range(16)]
-        for client in clients:
-            client.start()
-        try:
-            sidecar.until(lambda: 503 in statuses, "overload")
-            probes = value(sidecar.metrics(), "enginewright_probe_duration_seconds_count") or 0
-
-            def has_probed() -> bool:
-                assert sidecar.is_ready()
-                assert sidecar.check(Check.GOLDEN).state != "failed"
-                count = value(sidecar.metrics(), "enginewright_probe_duration_seconds_count")
-                return (count or 0) >= probes + 3
-
-            sidecar.until(has_probed, "golden inferences in their own lane")
-        finally:
-            stop.set()
-            for client in clients:
-                client.join()
-    assert statuses == {200, 503}
 
 
 def test_a_clients_short_timeout_fails_no_check_and_is_reported(pod: Pod) -> None:

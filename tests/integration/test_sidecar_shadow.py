@@ -456,18 +456,6 @@ def test_forged_orders_send_nothing_anywhere(pod: Pod) -> None:
         assert comparison is None or comparison.revision.startswith("c"), "of an earlier order"
 
 
-def test_only_the_share_is_sent(pod: Pod) -> None:
-    answered = count_by_code(pod.server, "enginewright_requests_total").get("200", 0)
-    with Impostor("503", pod.canary_port) as canary:
-        start(pod.sidecar, canary.revision, share=0.25)
-        send(pod.server, request(pod.server, ROW), 200)
-        time.sleep(1.0)
-        # 50 are expected; beyond 6 standard deviations
-        assert 13 < sum(counts(pod.sidecar)) < 87
-        assert canary.bodies < 87
-    assert count_by_code(pod.server, "enginewright_requests_total") == {"200": answered + 200}
-
-
 slow = share_server(slow_model, {"turns": np.array([1])})
 
 

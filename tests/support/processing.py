@@ -8,11 +8,9 @@ import onnx
 from PIL import Image
 
 from tests.support.broken_models import initializer, parse_text
-from tests.support.serving import model
 
 DOMAIN = "com.microsoft.extensions"  # of onnxruntime-extensions
 LABELS = ("red", "green", "blue")
-chain_model = model  # as files of tests of the server call it
 
 
 def decoder() -> onnx.ModelProto:

@@ -91,12 +91,6 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
     "the local cluster itself, which every run of `tests/e2e` starts, uses and removes": (
         "cluster/test_lifecycle.py",
     ),
-    "an operator that is killed again and again, or seconds without work: `tests/unit` plays the same": (
-        "apiserver/test_autoscaling.py::test_a_handover_goes_on_from_every_state",
-        "apiserver/test_autoscaling.py::test_an_operator_that_is_killed_resets_no_count",
-        "apiserver/test_engine_lifecycle.py::test_the_operator_may_be_killed_at_any_point",
-        "apiserver/test_operator_replicas.py::test_leading_and_standing_by_send_few_requests",
-    ),
 }
 
 # of those tests, what `make test` runs nevertheless
@@ -138,7 +132,6 @@ SPREAD: Final = (
     "integration/test_server_compression.py::test_tritons_client_compresses_in_both_directions",
     "integration/test_server_floods.py::test_the_server_answers_probes_and_clients_beside",
     "integration/test_server_floods.py::test_the_sidecar_answers_probes_and_scrapes_beside",
-    "integration/test_server_protocol.py::test_every_type_comes_back_as_it_went",
     "integration/test_server_round_trips.py::test_large_and_unusual_shapes",
     "integration/test_sidecar_memory.py::test_a_large_output_is_proven_within_the_limit",
     "integration/test_sidecar_shadow.py::test_clients_notice_no_fault_of_a_canary",

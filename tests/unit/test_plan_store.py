@@ -134,6 +134,8 @@ def test_nodes_share_a_bucket_whatever_the_claim_would_be() -> None:
     assert of_bucket(world, SECRET).settle().conditions()["Ready"][1] == "Preparing"
 
 
+# event: Operator | the store moves from claims to a bucket | the previous revision, until the new one's artefact is
+#   there, unless `rollout.strategy` is `Recreate` | Ready `RollingOut`, then `Preparing`
 def test_moved_store_is_filled_again() -> None:
     world = serving()
     before = world.status["revision"]

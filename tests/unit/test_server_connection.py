@@ -288,6 +288,8 @@ def find_replaced(app: Echo, buffer: bytearray, *held: Peer) -> list[bool]:
     return [peer.pipe.aborted for peer in held]
 
 
+# fault: Hostile | clients of the sidecar pipeline on all of its connections, while new ones connect | a
+#   new connection replaces one that pipelines before one that has just connected | the pod stays ready
 async def test_a_client_that_pipelines_is_replaced_before_one_that_has_just_connected() -> None:
     app, buffer = Echo(TWO), bytearray(RECEIVE_BYTES)
     greedy = Peer(app, buffer)

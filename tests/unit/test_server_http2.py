@@ -803,24 +803,6 @@ async def test_bytes_after_the_message_refuse_the_call() -> None:
     assert peer.app.held == 0
 
 
-@pytest.mark.parametrize("pieces", [1009, 40_000, 65_536, 200_003])
-async def test_large_messages_arrive_in_any_pieces(pieces: int) -> None:
-    peer = Peer()
-    peer.send(settings((frames.INITIAL_WINDOW_SIZE, OPEN_ENDED)) + grant(0, 2**24))
-    contents = [bytes([number]) * (100_000 + number) for number in range(1, 20, 2)]
-    sent = b""
-    for number, content in zip(range(1, 20, 2), contents, strict=True):
-        body = message(content)
-        sent += peer.client.headers(number, call_headers(ECHO.decode()))
-        sent += data(number, body[:3])
-        sent += frame(frames.DATA, frames.PADDED, number, b"\xff" + body[3:60_000] + bytes(255))
-        sent += data(number, body[60_000:]) + data(number, b"", ends=True)
-    for at in range(0, len(sent), pieces):
-        peer.send(sent[at : at + pieces])
-        await peer.turns()
-    assert [response.content for response in peer.responses().values()] == contents
-
-
 @pytest.mark.parametrize("pieces", [40_000, 65_536, 200_003])
 async def test_the_memory_of_a_large_message_grows_as_it_arrives(pieces: int) -> None:
     peer = Peer()

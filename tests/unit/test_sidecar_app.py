@@ -214,3 +214,12 @@ async def test_a_refusal_before_there_are_measurements_is_not_kept() -> None:
     assert server.measured == 2
     assert [answer.status for answer in client.answers] == [503, 503]
     assert b"has not reported" in client.answers[0].parts[0]
+
+
+async def test_a_higher_rate_begins_with_a_request_that_asks_for_it() -> None:
+    pod = Pod()
+    app = application(pod, Server())
+    for query, expected in (("", False), ("?probe=0", False), ("?probe=1", True)):
+        ask(app, f"/measurements{query}", Client())
+        assert pod.state.probe_facts.probing is expected
+    await turns()

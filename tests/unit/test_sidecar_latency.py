@@ -297,6 +297,8 @@ LOADS = [0.0, 0.5, 0.9, 1.5]
 
 # fault: Latency | the model becomes three times slower, at 0, 50, 90 or 150% load | checks
 #   `probe-latency`, `live-latency` | 1 min
+# fault: Latency | the model becomes much slower, without requests | check `probe-latency` | 11 s
+#   to 1 min
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("compute", [0.003, 0.025, 0.2])

@@ -76,6 +76,8 @@ def ask(order: ProbeSchedule, facts: ProbeFacts, seconds: int = 1000) -> list[st
     return [order.next(facts, float(second)).sample for second in range(seconds)]
 
 
+# fault: Latency | a golden inference of a large sample delays requests | samples in service cost
+#   no more than requests do | prevented
 def test_beside_requests_only_the_smallest_is_asked_and_may_be_deferred() -> None:
     order = admit(**BATCHES)
     assert set(ask(order, serving())) == {"min"}
