@@ -32,6 +32,7 @@ from enginewright_runtime.tensorrt import native
 from enginewright_runtime.tensorrt.results import BuildResult
 from onnx import ModelProto, parser
 
+from tests.support.engines import EnginePlace, recipe
 from tests.support.open_models import OPEN
 from tests.support.preparing import Outcome, Workplace
 
@@ -257,16 +258,37 @@ def test_other_load_ends_no_trial_build(tmp_path: Path, monkeypatch: pytest.Monk
     )
 
 
+# fault: Shapes | sizes for which an engine builds once conversion has taken the branches that they decide | the trial
+#   build takes them too, so these sizes are proposed | before the report
+@pytest.mark.parametrize("file", ["silero_vad_half.onnx", "silero_vad_16k_op15.onnx"])
+def test_sizes_that_decide_the_branches_are_proposed(
+    file: str, models: Path, tmp_path: Path
+) -> None:
+    """Both branches would be compiled for a range of lengths, and TensorRT-RTX does not build them."""
+    place = EnginePlace(tmp_path)
+    uri = place.put("model.onnx", find_silero(models, file))
+    stage, refused = place.prepare(place.task(uri, backend="tensorrt-rtx"))
+    assert stage == "validate"
+    assert "is built" not in refused.message
+    pasted = read_proposal(refused)
+    assert all(profile.min == profile.opt == profile.max for profile in pasted)
+    task = place.task(uri, backend="tensorrt-rtx", shapes=pasted)
+    place.prepared = place.complete(task).published.key
+    built = place.engine_stage("build", place.engine_task(recipe("8.9")))
+    assert built.code == 0, built.message
+
+
+def find_silero(models: Path, file: str) -> Path:
+    return next(path for path in sorted(models.rglob(file)) if "silero_vad/data" in str(path))
+
+
 # fault: Shapes | sizes that run, but for which no engine builds
-@pytest.mark.parametrize("file", ["silero_vad.onnx", "silero_vad_half.onnx"])
 def test_sizes_for_which_no_engine_is_built_are_not_proposed(
-    file: str, models: Path, place: Workplace
+    models: Path, place: Workplace
 ) -> None:
     """It runs with them, and TensorRT-RTX builds both branches of its sampling rate, which differ."""
-    source = next(path for path in sorted(models.rglob(file)) if "silero_vad/data" in str(path))
-    stage, refused = place.prepare(
-        place.task(place.put("model.onnx", source), backend="tensorrt-rtx")
-    )
+    uri = place.put("model.onnx", find_silero(models, "silero_vad.onnx"))
+    stage, refused = place.prepare(place.task(uri, backend="tensorrt-rtx"))
     assert (stage, refused.report.reason) == ("validate", Reason.SHAPE_PROFILE_MISSING)
     assert "with sizes that it runs with none is built: TensorRT-RTX" in refused.message
     assert "these ran" not in refused.message

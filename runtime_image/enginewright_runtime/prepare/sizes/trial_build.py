@@ -13,13 +13,16 @@ from typing import Final
 
 import onnxruntime as ort
 from enginewright_contract.task import EngineRecipe, ShapeProfile
+from onnx import ModelProto
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
-from enginewright_runtime.core.isolation import Limits
+from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.labels import format_label
 from enginewright_runtime.core.limits import memory_of_child
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import size_bytes
+from enginewright_runtime.graph.scoped.branches import take_constant_branches
+from enginewright_runtime.graph.scoped.inference import Sizes
 from enginewright_runtime.graph.scoped.parts import TensorProfile
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.extensions.libraries import of_model
@@ -46,8 +49,8 @@ class BuildableSizes:
 def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> BuildableSizes:
     """Return profiles for which an engine can be built, from those found by running the model.
 
-    They are tried as they are, without empty sizes, then fixed at the opt sizes. They stay
-    unchanged if the library is missing, or cannot parse the model unconverted.
+    They are tried as they are, without empty sizes, then fixed at the opt sizes, and with the branches that
+    conversion takes for them. They stay unchanged if the library is missing, or cannot parse the model unconverted.
     """
     refused = ""
     flavor = FLAVORS.get(backend)
@@ -83,7 +86,8 @@ def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> 
                     TensorProfile(profile.input, profile.min, profile.opt, profile.max)
                     for profile in candidate
                 ]
-                answer = attempts.build(proto, _NAME, sizes, (0, 100))
+                tried = _take_branches(model, proto, candidate, folder / "taken.onnx")
+                answer = attempts.build(tried, _NAME, sizes, (0, 100))
                 if answer.built:
                     return BuildableSizes(candidate)
                 if not answer.parsed:  # conversion may fix that, and it is unrelated to sizes
@@ -99,6 +103,33 @@ def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> 
         _log.info("trial engines cannot be built here: %s", error)
         return BuildableSizes(profiles)
     return BuildableSizes((), refused)
+
+
+def _take_branches(
+    model: Path, proto: ModelProto, profiles: Sequence[ShapeProfile], out: Path
+) -> ModelProto:
+    """Return the model with the branches of Ifs that these sizes decide, as conversion serves it."""
+    if all(node.op_type != "If" for node in graphs.walk_nodes(proto)):
+        return proto
+    sizes = {
+        profile.input: [
+            low if low == high else None for low, high in zip(profile.min, profile.max, strict=True)
+        ]
+        for profile in profiles
+    }
+    limits = Limits(_HANG_SECONDS, memory_of_child(), work_seconds=_SECONDS)
+    taken = Call(_write_taken, "inlining constant branches", limits).run(
+        model=model, sizes=sizes, out=out
+    )
+    return graphs.parse(out) if taken else proto
+
+
+def _write_taken(*, model: Path, sizes: Sizes, out: Path) -> bool:
+    changed = graphs.parse(model)
+    taken = bool(take_constant_branches(changed, sizes))
+    if taken:
+        out.write_bytes(changed.SerializeToString())
+    return taken
 
 
 def _narrower(profiles: Sequence[ShapeProfile]) -> Iterator[tuple[ShapeProfile, ...]]:
