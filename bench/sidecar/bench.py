@@ -25,7 +25,7 @@ sys.path.insert(0, str(REPOSITORY))
 from enginewright_contract.task import ShapeProfile
 
 from tests.support.serving import Server, model, real_model, tensor
-from tests.support.sidecar import Sidecar, prepared
+from tests.support.sidecar import Sidecar, prepare_served
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 CPU_LIMIT: Final = 0.01  # of a core
@@ -131,7 +131,7 @@ def request_of(root: Path) -> tuple[str, bytes, dict[str, str]]:
 
 def bench(case: Case, root: Path, seconds: float) -> bool:
     """Measure one model and print a row of the table; return whether it is within the limits."""
-    task = prepared(root, case.model, shapes=case.shapes)
+    task = prepare_served(root, case.model, shapes=case.shapes)
     with Server(root, task, fresh=True) as server:
         alone = measure(server.process.pid, None, seconds / 2, lambda: time.sleep(1))
         with Sidecar(root, task, server.port, fresh=True) as sidecar:
