@@ -61,7 +61,6 @@ _SLACK: Final = 1 + 2.0**-20  # files round spreads, and counts of names are oft
 # Of the deviation within positions: without a grid, that of two samples is 0.7 of the spread. Of correct INT8
 # detectors, few columns have errors of half of it, and a column that is dead has one of all of it
 _WITHIN: Final = 1.5
-_AXES_OF_ONE: Final = 2  # the whole, and one axis
 _NAMED: Final = 20  # indices that are kept
 _ROWS: Final = ("magnitude", "spread", "error", "count", "names")  # in files
 
@@ -232,10 +231,10 @@ class PartsBuilder:
 
 def _find_positions(sums: Sequence[AxisSums]) -> int | None:
     """Return the axis of a head [columns, boxes] that names positions: the longest of several. What differs in each is no grid."""
-    longest = max(
-        (item for item in sums if item.axis != WHOLE), key=attrgetter("size"), default=None
-    )
-    return longest.axis if longest is not None and len(sums) > _AXES_OF_ONE else None
+    first, *others = sorted(
+        (item for item in sums if item.axis != WHOLE), key=attrgetter("size"), reverse=True
+    ) or (None,)
+    return first.axis if first is not None and others else None
 
 
 def _find_spread(values: ValueSums, within: Floats, unit: float) -> Floats:
