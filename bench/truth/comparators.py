@@ -18,7 +18,8 @@ from enginewright_runtime.proof.parity.measuring import (
     largest_of,
     measure,
 )
-from enginewright_runtime.proof.parity.parts import AxisParts, Parts, PartsJudge
+from enginewright_runtime.proof.parity.parts import AxisParts, Parts
+from enginewright_runtime.proof.parity.parts_judge import PartsJudge
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS, Tolerance
 from numpy.typing import NDArray
 

@@ -19,7 +19,9 @@ from enginewright_contract.manifest import TensorSpec
 from enginewright_runtime.proof.parity.axes import select_axes
 from enginewright_runtime.proof.parity.comparison import scales_of
 from enginewright_runtime.proof.parity.part_sums import WHOLE, measure_errors, pool_rms
-from enginewright_runtime.proof.parity.parts import Parts, PartsBuilder, PartsJudge
+from enginewright_runtime.proof.parity.parts import Parts
+from enginewright_runtime.proof.parity.parts_builder import PartsBuilder
+from enginewright_runtime.proof.parity.parts_judge import PartsJudge
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS, Tolerances
 from numpy.typing import NDArray
 

@@ -17,12 +17,8 @@ from enginewright_runtime.prepare.quantize.subject import SourceModel
 from enginewright_runtime.prepare.quantize.widening import write_widened
 from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS
 from enginewright_runtime.proof.parity.axes import select_axes
-from enginewright_runtime.proof.parity.parts import (
-    PARTS,
-    Parts,
-    PartsBuilder,
-    read_parts,
-)
+from enginewright_runtime.proof.parity.parts import PARTS, Parts, read_parts
+from enginewright_runtime.proof.parity.parts_builder import PartsBuilder
 from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.proof.rounding import measuring
 from enginewright_runtime.proof.rounding.emulation import emulate_rounding

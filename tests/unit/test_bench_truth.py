@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from enginewright_runtime.proof.parity import parts
+from enginewright_runtime.proof.parity import parts_judge
+from enginewright_runtime.proof.parity.parts_builder import PartsBuilder
 from enginewright_runtime.proof.parity.tolerances import Tolerances
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
@@ -243,7 +244,7 @@ def test_only_weights_of_products_are_rounded() -> None:
 
 
 def ours(error: float) -> Ours:
-    builder = parts.PartsBuilder({"y": (2,)}, {"y": "float32"}, Tolerances(), {})
+    builder = PartsBuilder({"y": (2,)}, {"y": "float32"}, Tolerances(), {})
     for array in outputs():
         spread = array.std(axis=(0, 1))
         builder.add({"y": array}, {"y": array + (error * spread).astype(np.float32)})
@@ -266,7 +267,7 @@ def test_ours_does_not_know_where_rounding_is_as_large_as_a_lie() -> None:
 
 
 def test_constants_that_are_tried_include_those_of_the_product() -> None:
-    assert judging._RATIO == parts._RATIO
+    assert judging._RATIO == parts_judge._RATIO
     assert judging._RATIO in judging.RATIOS
 
 
@@ -359,7 +360,7 @@ def test_suppression_is_appended_to_a_head() -> None:
 
 def test_slices_without_movement_are_not_lied_about() -> None:
     still = [np.concatenate([array, np.ones((1, 40, 1), np.float32)], 2) for array in outputs()]
-    builder = parts.PartsBuilder({"y": (2,)}, {"y": "float32"}, Tolerances(), {})
+    builder = PartsBuilder({"y": (2,)}, {"y": "float32"}, Tolerances(), {})
     for array in still:
         builder.add({"y": array}, {"y": array})
     assert judging._find_moving(builder.build(), "y") == [(2, [0, 1, 2, 3])]

@@ -8,7 +8,7 @@ import pytest
 from enginewright_runtime.proof.parity.comparison import Comparison, ParityVerdict, scales_of
 from enginewright_runtime.proof.parity.movement import Movement
 from enginewright_runtime.proof.parity.part_sums import WHOLE
-from enginewright_runtime.proof.parity.parts import PartsBuilder
+from enginewright_runtime.proof.parity.parts_builder import PartsBuilder
 from enginewright_runtime.proof.parity.tolerances import Tolerances
 from numpy.typing import NDArray
 

@@ -11,7 +11,8 @@ from enginewright_runtime.proof.parity.axes import select_axes
 from enginewright_runtime.proof.parity.comparison import Comparison, ParityVerdict, scales_of
 from enginewright_runtime.proof.parity.kinds import KindCounts
 from enginewright_runtime.proof.parity.part_sums import WHOLE
-from enginewright_runtime.proof.parity.parts import PartsBuilder, read_parts, write_parts
+from enginewright_runtime.proof.parity.parts import read_parts, write_parts
+from enginewright_runtime.proof.parity.parts_builder import PartsBuilder
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS, Tolerances
 from numpy.typing import NDArray
 

@@ -11,13 +11,9 @@ from enginewright_contract.manifest import TensorSpec
 from enginewright_runtime.proof.parity.axes import find_axes, select_axes
 from enginewright_runtime.proof.parity.comparison import Comparison, scales_of
 from enginewright_runtime.proof.parity.part_sums import WHOLE
-from enginewright_runtime.proof.parity.parts import (
-    Parts,
-    PartsBuilder,
-    PartsJudge,
-    read_parts,
-    write_parts,
-)
+from enginewright_runtime.proof.parity.parts import Parts, read_parts, write_parts
+from enginewright_runtime.proof.parity.parts_builder import PartsBuilder
+from enginewright_runtime.proof.parity.parts_judge import PartsJudge
 from enginewright_runtime.proof.parity.rounding_figures import RoundingFigures
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS, ROUNDING, Tolerances
 from numpy.typing import NDArray

@@ -10,7 +10,7 @@ from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import Reason
 from enginewright_runtime.proof.parity.comparison import difference
 from enginewright_runtime.proof.parity.measuring import has_numbers
-from enginewright_runtime.proof.parity.parts import PartsJudge
+from enginewright_runtime.proof.parity.parts_judge import PartsJudge
 from enginewright_runtime.proof.parity.tolerances import Tolerance, Tolerances
 from enginewright_runtime.proof.parity.variation import VaryingOutputs
 from enginewright_runtime.session.padding import PaddedShapes

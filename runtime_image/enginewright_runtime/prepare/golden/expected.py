@@ -12,7 +12,8 @@ from enginewright_contract.task import Recipe
 from enginewright_runtime.proof.golden_run import EXPECTED, INPUTS, OUTPUTS
 from enginewright_runtime.proof.parity.axes import select_axes
 from enginewright_runtime.proof.parity.comparison import Comparison, scales_of
-from enginewright_runtime.proof.parity.parts import PARTS, Parts, PartsBuilder, read_parts
+from enginewright_runtime.proof.parity.parts import PARTS, Parts, read_parts
+from enginewright_runtime.proof.parity.parts_builder import PartsBuilder
 from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.session.arrays import Arrays, read_arrays
 

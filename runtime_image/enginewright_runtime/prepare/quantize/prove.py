@@ -32,7 +32,8 @@ from enginewright_runtime.proof.parity.comparison import (
     ParityVerdict,
     scales_of,
 )
-from enginewright_runtime.proof.parity.parts import Parts, PartsBuilder
+from enginewright_runtime.proof.parity.parts import Parts
+from enginewright_runtime.proof.parity.parts_builder import PartsBuilder
 from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.session.arrays import read_arrays
 from enginewright_runtime.session.optimization import LOWEST

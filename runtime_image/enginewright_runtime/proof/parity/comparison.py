@@ -19,7 +19,8 @@ from enginewright_runtime.proof.parity.measuring import (
     largest_of,
     measure,
 )
-from enginewright_runtime.proof.parity.parts import Parts, PartsJudge
+from enginewright_runtime.proof.parity.parts import Parts
+from enginewright_runtime.proof.parity.parts_judge import PartsJudge
 from enginewright_runtime.proof.parity.tolerances import ROUNDING, Tolerance, Tolerances
 from enginewright_runtime.proof.parity.values import dtype_of
 from enginewright_runtime.proof.parity.variation import VaryingOutputs

@@ -2,5 +2,5 @@
 
 `emulation` rewrites the source so that ONNX Runtime's CPU provider computes with a precision's rounding, by
 the nodes of `formulas`; `measuring` runs it on the golden samples. The errors are a scale for those of an
-artefact (`parity.parts`): far larger ones are a fault.
+artefact (`parity.parts_judge`): far larger ones are a fault.
 """

@@ -26,7 +26,8 @@ from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS, run_sample
 from enginewright_runtime.proof.parity.axes import select_axes
 from enginewright_runtime.proof.parity.comparison import scales_of
 from enginewright_runtime.proof.parity.measuring import pieces
-from enginewright_runtime.proof.parity.parts import PARTS, PartsBuilder, write_parts
+from enginewright_runtime.proof.parity.parts import PARTS, write_parts
+from enginewright_runtime.proof.parity.parts_builder import PartsBuilder
 from enginewright_runtime.proof.parity.tolerances import Tolerances
 from enginewright_runtime.proof.parity.values import Array, dtype_of
 from enginewright_runtime.proof.rounding.emulation import emulate_rounding

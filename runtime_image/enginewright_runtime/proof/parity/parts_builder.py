@@ -1,0 +1,138 @@
+"""Measures over the golden samples what is expected of each part of the outputs. Pure."""
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Final
+
+import numpy as np
+
+from enginewright_runtime.proof.parity.axis_sums import AxisSums
+from enginewright_runtime.proof.parity.measuring import Figures, measure
+from enginewright_runtime.proof.parity.movement import Movement
+from enginewright_runtime.proof.parity.own_scales import find_median, measure_scale, measure_share
+from enginewright_runtime.proof.parity.part_sums import (
+    WHOLE,
+    Floats,
+    ValueSums,
+    count_parts,
+    pool_rms,
+)
+from enginewright_runtime.proof.parity.parts import AxisParts, Parts
+from enginewright_runtime.proof.parity.rounding_figures import RoundingFigures
+from enginewright_runtime.proof.parity.tolerances import Tolerance, Tolerances
+from enginewright_runtime.proof.parity.values import Array, dtype_of, kind_of
+
+_STILL: Final = 8.0  # units in the last place of the largest value that are no movement
+_NOTHING: Final = (
+    1e-10  # of the output's largest value: movement of parts that are zero but for rounding
+)
+_UNIT: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # in the last place; others as float32
+_UNIT_FLOAT32: Final = 2.0**-23
+# Of the deviation within positions: without a grid, that of two samples is 0.7 of the spread. Of correct INT8
+# detectors, few columns have errors of half of it, and a column that is dead has one of all of it
+_WITHIN: Final = 1.5
+
+Outputs = Mapping[str, Array]
+
+
+class PartsBuilder:
+    """Measures what is expected of every part, one sample at a time."""
+
+    def __init__(
+        self,
+        axes: Mapping[str, Sequence[int]],
+        dtypes: Mapping[str, str],
+        tolerances: Tolerances,
+        scales: Mapping[str, float],
+    ) -> None:
+        """Take the axes of each output (see `axes`) and the outputs' declared types.
+
+        `tolerances` are the precision's, `scales` as of `comparison.scales_of`.
+        """
+        self._axes = axes
+        self._dtypes = dtypes
+        self._tolerances = tolerances
+        self._scales = scales
+        self._allowed: dict[str, Tolerance] = {}
+        self._figures: dict[str, list[Figures] | None] = {}  # or None if rounding is not known
+        self._movements: dict[str, Movement | None] = {}  # of floats
+        self._shares: dict[
+            str, list[float]
+        ] = {}  # by which rounding is off, by samples' own scales
+        self._sums: dict[str, list[AxisSums]] = {}
+
+    def add(self, expected: Outputs, emulated: Outputs | None) -> None:
+        """Add a sample's outputs and those of the emulation; None if it refuses the sample."""
+        for output, axes in self._axes.items():
+            want, have = expected[output], (emulated or {}).get(output)
+            have = have if have is not None and have.shape == want.shape else None
+            dtype = dtype_of(want, self._dtypes.get(output))
+            floats = kind_of(want, self._dtypes.get(output)) == "float"
+            allowed = self._allowed[output] = self._tolerances.of_output(output, dtype)
+            self._add_figures(output, want, have)
+            if output not in self._sums:
+                self._movements[output] = Movement(rows=0 not in axes) if floats else None
+                self._sums[output] = [
+                    AxisSums(axis, count_parts(want.shape, axis), floats=floats) for axis in axes
+                ]
+            if (movement := self._movements[output]) is not None:
+                movement.add(want, dtype)
+            for item in self._sums[output]:
+                errors = item.add(want, have, dtype)
+                if item.axis == WHOLE and floats and allowed.across_samples:
+                    error = float(pool_rms((errors,))[0])
+                    share = measure_share(error, measure_scale(want, dtype))
+                    self._shares.setdefault(output, []).append(share)
+
+    def _add_figures(self, output: str, want: Array, have: Array | None) -> None:
+        figures = self._figures.setdefault(output, [])
+        if have is None or figures is None:
+            self._figures[output] = None
+            return
+        allowed, dtype = self._allowed[output], self._dtypes.get(output)
+        figures.append(measure(want, have, allowed, dtype, self._scales.get(output, 0.0)))
+
+    def build(self) -> Parts:
+        """Return the parts of the outputs that have any."""
+        return {
+            output: tuple(self._build(output, item) for item in sums)
+            for output, sums in self._sums.items()
+            if sums
+        }
+
+    def _build(self, output: str, sums: AxisSums) -> AxisParts:
+        values, figures, movement = sums.values, self._figures[output], self._movements[output]
+        part = self._allowed[output].part
+        names = sums.find_names(np.inf if part is None else part)
+        unit = _UNIT.get(self._dtypes.get(output, ""), _UNIT_FLOAT32)
+        within = np.zeros(sums.size)
+        if movement is not None and sums.axis != _find_positions(self._sums[output]):
+            within = movement.measure(sums.axis, values.mean)
+        return AxisParts(
+            axis=sums.axis,
+            magnitude=np.where(names, 1.0, values.rms),
+            spread=np.where(names, sums.measure_moving(), _find_spread(values, within, unit)),
+            error=np.where(names, sums.measure_others(), sums.measure_rounding()),
+            count=np.where(names, values.count, sums.count_effective()),
+            names=names,
+            own_share=find_median(self._shares.get(output, ())) if sums.axis == WHOLE else np.inf,
+            figures=None if sums.axis != WHOLE or figures is None else RoundingFigures.of(figures),
+        )
+
+
+def _find_positions(sums: Sequence[AxisSums]) -> int | None:
+    """Return the axis of a head [columns, boxes] that names positions: the longest of several. What differs in each is no grid."""
+    first, *others = sorted(
+        (item for item in sums if item.axis != WHOLE), key=attrgetter("size"), reverse=True
+    ) or (None,)
+    return first.axis if first is not None and others else None
+
+
+def _find_spread(values: ValueSums, within: Floats, unit: float) -> Floats:
+    """Return the standard deviation of the parts, but no more than a multiple of what they deviate by within positions.
+
+    A grid of anchors, the same in all samples, is no movement; where that is all that differs, it counts.
+    """
+    least = np.maximum(_STILL * unit * values.largest, _NOTHING * values.largest.max(initial=0.0))
+    spread = np.where(values.deviation > least, values.deviation, 0.0)
+    return np.where(within > least, np.minimum(spread, _WITHIN * within), spread)

@@ -1,0 +1,328 @@
+"""Judges an output as a whole, and what each index of an axis that names things holds, over all samples. Pure.
+
+A tensor as a whole hides its parts: the tolerance and the cosine of a detector's head are ruled by its
+largest columns, so that a column of scores may be constant, reversed or another's. Each part (a column,
+a channel, a class) is therefore judged by its own scale. It agrees if the RMS of its errors is a small
+share of its spread, the standard deviation of its expected values. If it is not, two causes are told
+apart by the error that rounding to the precision makes there, measured on the source (`proof.rounding`):
+an error far above that is a fault; another says only that the samples do not move the part enough.
+
+Names, such as classes (see `kinds`), are judged by the same rule: the error of one is whether it is another,
+and the spread says how many are not the most frequent one.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+from enginewright_contract.manifest import UnjudgedParts
+from numpy.typing import NDArray
+
+from enginewright_runtime.proof.parity.axis_sums import OTHER_NAME
+from enginewright_runtime.proof.parity.own_scales import measure_scale, measure_share
+from enginewright_runtime.proof.parity.part_sums import WHOLE, Floats, count_parts, measure_errors
+from enginewright_runtime.proof.parity.parts import AxisParts, Parts
+from enginewright_runtime.proof.parity.tolerances import Tolerance
+from enginewright_runtime.proof.parity.values import Array, dtype_of
+
+# Ratio of two RMS errors of one distribution that n values of each exceed once in a thousand times:
+# the square root of the F distribution's quantile, for n = 1, 2, …; at most 6, as more hides faults of
+# samples with few values, and no correct artefact of real models needed it
+_RATIOS: Final = np.array((6.0, 6.0, 6.0, 6.0, 5.5, 4.5, 3.9, 3.5, 3.2))
+_RATIO: Final = 3.0  # for more values: errors are neither independent nor of one size
+# Names that may be others where rounding changes none, as it may change the next: 3 errors squared, but at
+# most half of what moves
+_CHANCE: Final = 9.0
+_MOST: Final = 0.9  # of the parts that agree: the others' errors are outliers
+_LEAST_PARTS: Final = 10  # of which that share means something
+_SLACK: Final = 1 + 2.0**-20  # files round spreads, and counts of names are often at the limit
+_NAMED: Final = 20  # indices that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class FaultyPart:
+    """The worst part of an output, of those that fail."""
+
+    axis: int
+    index: int
+    failing: int  # parts of the axis that fail, or samples
+    sample: str  # with the largest error, of those that are judged together
+    error: float  # RMS
+    spread: float  # or the scale of the sample
+    rounding: float  # RMS error that rounding makes
+    names: int = 0  # of a part of names: how many
+    samples: int = 0  # if samples were judged by their own scales: how many
+
+    @property
+    def severity(self) -> float:
+        """The error relative to the spread; infinite in a part that does not move."""
+        return self.error / self.spread if self.spread else float("inf")
+
+    def describe(self, allowed: Tolerance) -> str:
+        """Return text that follows the output's name."""
+        return f"differs {self._describe_place()}: {self._describe_error(allowed)}"
+
+    def _describe_place(self) -> str:
+        if self.samples:
+            return f"as a whole in {self.failing} of {self.samples} samples, each by its own scale"
+        if self.axis == WHOLE:
+            return "as a whole, over all samples"
+        more = f" and {self.failing - 1} more" if self.failing > 1 else ""
+        return f"in index {self.index} of axis {self.axis}{more}, over all samples"
+
+    def _describe_error(self, allowed: Tolerance) -> str:
+        part = allowed.part or 0.0
+        if self.names:
+            wrong, moving, lost = (
+                round(min(size, 1.0) ** 2 * self.names)
+                for size in (self.error, self.spread, self.rounding)
+            )
+            return (
+                f"{wrong} of {self.names} values are others, of which the samples move {moving};"
+                f" allowed: {100 * part**2:.3g}% of those by {allowed.label};"
+                f" rounding changes {lost if math.isfinite(self.rounding) else 'some'}"
+            )
+        moved = "its values vary by" if self.samples else "what the samples move it by"
+        share = (
+            f"{100 * self.error / self.spread:.3g}% of {moved}"
+            if self.spread
+            else "although the samples do not move it"
+        )
+        return (
+            f"RMS error {self.error:.3g}, {share}; allowed: {100 * part:.3g}% by {allowed.label};"
+            f" rounding costs {self.rounding:.3g} there"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Errors of the parts of one output of one sample, small enough to be kept for each sample."""
+
+    squares: tuple[NDArray[np.float32] | None, ...]  # by axis, sums; or None if all are 0
+    counts: tuple[float, ...]  # by axis, values of each part
+    scale: float = 0.0  # by `own_scales`, if there are errors
+
+
+class _Pool(NamedTuple):
+    """Errors of the parts along an axis, over all samples."""
+
+    number: int  # of the axis, in the output's parts
+    parts: AxisParts
+    errors: Floats  # RMS
+    size: float  # values of each part
+
+
+class PartsJudge:
+    """Judges the parts of outputs over the latest run of each sample."""
+
+    def __init__(self, parts: Parts) -> None:
+        """Take what is expected."""
+        self._parts = parts
+        self._runs: dict[str, dict[str, _Run]] = {}  # by output and sample
+
+    def add(self, sample: str, output: str, want: Array, have: Array, dtype: str | None) -> None:
+        """Take an output of a sample, of the expected shape; an earlier run of the sample is forgotten."""
+        kind = dtype_of(want, dtype)
+        whole = self._find_whole(output)
+        by_sample = whole is not None and np.isfinite(whole[1].own_share)
+        scale = measure_scale(want, kind) if by_sample else 0.0
+
+        def measure_squares(parts: AxisParts) -> Floats:
+            most = np.where(parts.names, OTHER_NAME, np.inf)
+            return measure_errors(want, have, parts.axis, kind, most).squares
+
+        self._keep(sample, output, want, measure_squares, scale)
+
+    def add_equal(self, sample: str, output: str, want: Array) -> None:
+        """Take an output that equals the expected one, at no cost."""
+        self._keep(sample, output, want, lambda _: None)
+
+    def fit(
+        self, output: str, rank: int, allowed: Tolerance, *, as_rounding: bool = True
+    ) -> Tolerance:
+        """Return the tolerance of a whole output of this model.
+
+        Rows along an axis that holds positions have no classes. `as_rounding`: with what rounding costs the
+        output, where that is known.
+        """
+        parts = self._parts.get(output, ())
+        if parts and all(item.axis != rank - 1 for item in parts):
+            allowed = replace(allowed, top1=None)
+        whole = self._find_whole(output)
+        figures = None if whole is None else whole[1].figures
+        return figures.widen(allowed) if as_rounding and figures is not None else allowed
+
+    def find_fault(self, output: str, allowed: Tolerance) -> FaultyPart | None:
+        """Return the worst part whose error is above what the tolerance and rounding allow."""
+        faults = []
+        for pool in self._pool(output):
+            failing = np.flatnonzero(_fails(pool, allowed, self._find_size(output)))
+            if not len(failing):
+                continue
+            parts = pool.parts
+            with np.errstate(divide="ignore"):  # what does not move is worst
+                sizes = pool.errors[failing] / parts.spread[failing]
+            worst = int(failing[np.argmax(sizes)])
+            runs = self._runs[output]
+            faults.append(
+                FaultyPart(
+                    parts.axis,
+                    worst,
+                    len(failing),
+                    max(runs, key=lambda sample: _find_error(runs[sample], pool.number, worst)),
+                    float(pool.errors[worst]),
+                    float(parts.spread[worst]),
+                    float(parts.error[worst]),
+                    names=round(pool.size) if parts.names[worst] else 0,
+                )
+            )
+        if not faults and (fault := self._find_loss(output, allowed)):
+            return fault
+        return max(faults, key=lambda fault: fault.severity, default=None)
+
+    def find_unjudged(self, output: str, allowed: Tolerance) -> tuple[UnjudgedParts, ...]:
+        """Return the parts that the samples do not move enough to be judged, by axis."""
+        return tuple(
+            UnjudgedParts(
+                axis=pool.parts.axis,
+                indices=tuple(int(index) for index in unjudged[:_NAMED]),
+                count=len(unjudged),
+                of=len(pool.parts.spread),
+            )
+            for pool in self._pool(output)
+            if self._may_be_unjudged(output, pool.parts)
+            and len(
+                unjudged := np.flatnonzero(_is_unjudged(pool, allowed, self._find_size(output)))
+            )
+        )
+
+    def _find_whole(self, output: str) -> tuple[int, AxisParts] | None:
+        """Return the whole, and its place among the output's axes."""
+        places = enumerate(self._parts.get(output, ()))
+        return next((place for place in places if place[1].axis == WHOLE), None)
+
+    def _find_size(self, output: str) -> float:
+        """Return the RMS of the whole output, 0 if it is not known."""
+        whole = self._find_whole(output)
+        return 0.0 if whole is None else float(whole[1].magnitude[0])
+
+    def _may_be_unjudged(self, output: str, parts: AxisParts) -> bool:
+        """Return whether parts along an axis may be. Of integers the whole says it for all: each holds few names."""
+        whole = self._find_whole(output)
+        return parts.axis == WHOLE or whole is None or not whole[1].names[0]
+
+    def _find_loss(self, output: str, allowed: Tolerance) -> FaultyPart | None:
+        """Return how an output differs in more than half of the samples, each by its own scale, which a loud one hides."""
+        whole = self._find_whole(output)
+        if whole is None or allowed.part is None or not np.isfinite(whole[1].own_share):
+            return None
+        number, parts = whole
+        limit = max(allowed.part, float(_find_ratios(parts)[0]) * parts.own_share)
+        least = max(allowed.atol, allowed.zero_atol)
+        runs = self._runs.get(output, {})
+        errors = {
+            sample: math.sqrt(_find_error(run, number, 0) / max(run.counts[number], 1.0))
+            for sample, run in runs.items()
+        }
+        shares = {
+            sample: share
+            for sample, error in errors.items()
+            if not math.isnan(
+                share := measure_share(error if error > least else 0.0, runs[sample].scale)
+            )
+        }
+        lost = {sample: share for sample, share in shares.items() if share > limit}
+        if len(shares) == 1 or 2 * len(lost) <= len(shares):
+            return None
+        worst = max(lost, key=lambda sample: lost[sample])
+        scale = runs[worst].scale
+        rounding = parts.own_share * scale
+        return FaultyPart(
+            WHOLE, 0, len(lost), worst, errors[worst], scale, rounding, samples=len(shares)
+        )
+
+    def _keep(
+        self,
+        sample: str,
+        output: str,
+        want: Array,
+        measure: Callable[[AxisParts], Floats | None],
+        scale: float = 0.0,
+    ) -> None:
+        parts = self._parts.get(output, ())
+        # the sizes of naming axes do not differ between samples
+        if parts and all(_fits(part, want.shape) for part in parts):
+            squares = (measure(part) for part in parts)
+            with np.errstate(over="ignore"):  # what overflows is infinite
+                kept = tuple(None if item is None else item.astype(np.float32) for item in squares)
+            counts = tuple(want.size / len(part.count) for part in parts)
+            self._runs.setdefault(output, {})[sample] = _Run(kept, counts, scale)
+
+    def _pool(self, output: str) -> Iterator[_Pool]:
+        """Yield the axes that have parts, with the RMS error of each part over the samples."""
+        runs = [*self._runs.get(output, {}).values()]
+        for number, parts in enumerate(self._parts.get(output, ()) if runs else ()):
+            squares = np.zeros(len(parts.count))
+            for run in runs:
+                if (own := run.squares[number]) is not None:
+                    squares += own
+            count = max(sum(run.counts[number] for run in runs), 1.0)
+            yield _Pool(number, parts, np.sqrt(squares / count), count)
+
+
+def _fits(part: AxisParts, shape: tuple[int, ...]) -> bool:
+    return part.axis < len(shape) and count_parts(shape, part.axis) == len(part.count)
+
+
+def _find_error(run: _Run, axis: int, index: int) -> float:
+    squares = run.squares[axis]
+    return 0.0 if squares is None else float(squares[index])
+
+
+def _find_ratios(parts: AxisParts) -> Floats:
+    """Return how many times rounding's error the errors of another conversion may be by chance."""
+    few = np.clip(parts.count.astype(np.int64), 1, len(_RATIOS)) - 1
+    return np.where(parts.count > len(_RATIOS), _RATIO, _RATIOS[few])
+
+
+def _fails(pool: _Pool, allowed: Tolerance, size: float) -> NDArray[np.bool_]:
+    parts, errors = pool.parts, pool.errors
+    if allowed.part is None:  # each element is judged by the user's own tolerance
+        return np.zeros(len(errors), np.bool_)
+    # what does not move has no scale but its size, and what elements of the whole may differ by
+    least = max(allowed.atol, allowed.zero_atol, allowed.scale * size)
+    still = np.maximum(allowed.part * parts.magnitude, least)
+    share = np.where(parts.spread > 0, allowed.part * _SLACK * parts.spread, still)
+    # a conversion within a precision on one provider rounds nothing
+    ratio = _find_ratios(parts) * _find_excess(parts, errors, allowed.part)
+    rounding = ratio * parts.error if allowed.rounds else np.zeros(len(errors))
+    moving = np.square(parts.spread) * pool.size
+    chance = np.where(parts.names, np.sqrt(np.clip(moving / 2, 1.0, _CHANCE) / pool.size), 0.0)
+    negligible = np.full(len(errors), min(allowed.atol, allowed.negligible * size))
+    fails: NDArray[np.bool_] = errors > np.max((share, rounding, chance, negligible), axis=0)
+    return fails
+
+
+def _find_excess(parts: AxisParts, errors: Floats, share: float) -> float:
+    """Return how many times the emulated error this artefact's rounding costs, at least 1, by the parts that agree.
+
+    A precision is rounded to in several ways: with ranges of a run or of calibration data, by tensor or channel.
+    What that costs throughout an axis is no fault of the part in which it costs most.
+    """
+    moving = parts.spread > 0
+    agrees = moving & (errors <= share * parts.spread)
+    if np.count_nonzero(agrees) < max(_LEAST_PARTS, np.count_nonzero(moving) / 2):
+        return 1.0
+    rounded = agrees & (parts.error > 0) & np.isfinite(parts.error)
+    times = errors[rounded] / parts.error[rounded]
+    return max(1.0, float(np.quantile(times, _MOST))) if times.size else 1.0
+
+
+def _is_unjudged(pool: _Pool, allowed: Tolerance, size: float) -> NDArray[np.bool_]:
+    parts, errors = pool.parts, pool.errors
+    if allowed.part is None:
+        return np.zeros(len(errors), np.bool_)
+    agrees = (parts.spread > 0) & (errors <= allowed.part * _SLACK * parts.spread)
+    return ~agrees & ~_fails(pool, allowed, size)
