@@ -22,7 +22,7 @@ FLOATS = {
 QUANTizED = {"INT8": TensorProto.INT8, "FP8": TensorProto.FLOAT8E4M3FN}
 FP16 = "; set spec.precision to FP16, or choose an accelerator class of compute capability 8.0 or"
 EIGHT = (
-    "; set spec.precision to FP16 or INT8, or choose an accelerator class of compute capability 8.9"
+    "set spec.precision to FP16 or INT8, or choose an accelerator class of compute capability 8.9"
 )
 
 
@@ -71,8 +71,8 @@ def quantize(name: str) -> str:
         ("BF16", "8.0", ""),
         ("BF16", "8.6", ""),
         ("BF16", "8.9", ""),
-        ("FP8", "7.5", "HW-specific datatypes: fp8_e4m3" + EIGHT),
-        ("FP8", "8.6", "HW-specific datatypes: fp8_e4m3" + EIGHT),
+        ("FP8", "7.5", "HW-specific datatypes: fp8_e4m3|" + EIGHT),
+        ("FP8", "8.6", "HW-specific datatypes: fp8_e4m3|" + EIGHT),
         ("FP8", "8.9", ""),
         # what stays of a product between dequantized tensors is FP32 on Turing
         ("INT8", "7.5", "at multiply (MatMul): Cannot compile operation" + "|" + FP16),
