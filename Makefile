@@ -17,7 +17,7 @@ PYTHON_SOURCES := operator runtime_image tests hack
 # bytecode is cached: thousands of processes import the same modules
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all programs images unit integration apiserver e2e lint bench bench-serving bench-truth format crds docs site dashboards venv clean
+.PHONY: help demo test test-all programs images unit integration apiserver e2e lint bench bench-serving bench-truth bench-verdicts format crds docs site dashboards venv clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
@@ -61,7 +61,7 @@ e2e: venv programs images ## Run the tests on a complete cluster with the chart 
 lint: venv programs ## Check style, types, imports, shell scripts, the chart and generated files
 	nice hack/lint
 
-bench: bench-serving bench-truth ## Measure the cost of serving, verification, preparation and preflight, as ratios within one run, and the power of the proof of outputs
+bench: bench-serving bench-truth bench-verdicts ## Measure the cost of serving, verification, preparation and preflight, as ratios within one run, the power of the proof of outputs, and verdicts on real models
 	$(RUN)/python bench/sidecar/bench.py
 	$(RUN)/python bench/sidecar/latency.py
 	$(RUN)/python bench/pipeline/bench.py
@@ -72,6 +72,9 @@ bench-serving: venv ## Measure the cost of serving beside other model servers: 3
 
 bench-truth: venv ## Measure which lies about outputs the proof finds, beside other comparators: 15 min; OPTIONS=--quick, '--models nudenet'
 	$(RUN)/python -m bench.truth $(OPTIONS)
+
+bench-verdicts: venv ## Compare preflight's verdicts on real models with those of the bare tools: 40 min; OPTIONS='--models magika silero', --missing, --again
+	$(RUN)/python -m bench.verdicts $(OPTIONS)
 
 format: venv ## Format the Python code
 	$(RUN)/ruff format $(PYTHON_SOURCES)

@@ -17,7 +17,17 @@ from typing import Final
 
 from enginewright_contract.reasons import Reason
 
-from hack.tables import fields, metrics, project, proofs, reasons, runtime, serving, truth
+from hack.tables import (
+    fields,
+    metrics,
+    project,
+    proofs,
+    reasons,
+    runtime,
+    serving,
+    truth,
+    verdicts,
+)
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGES: Final = (ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md")))
@@ -65,6 +75,8 @@ TABLES: Final[dict[str, Callable[..., str]]] = {
     "thorough-tests": project.thorough_tests,
     "tolerances": runtime.tolerances,
     "values": fields.values,
+    "verdict-disagreements": verdicts.disagreements,
+    "verdicts": verdicts.verdicts,
 }
 
 

@@ -71,6 +71,7 @@ def test_a_range_that_the_model_refuses(place: Workplace) -> None:
     assert (stage, outcome.report.reason) == ("golden", Reason.PARITY_FAILED)
     assert "out of data bounds" in outcome.message
     assert "set a range for the inputs" in outcome.message
+    assert "and sizes if the model takes no batch of 1" in outcome.message
 
 
 @pytest.mark.parametrize(

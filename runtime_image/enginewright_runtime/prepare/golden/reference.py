@@ -168,8 +168,8 @@ class _GoldenFiles:
             "no golden inputs could be generated; ONNX Runtime refuses values from"
             f" {', '.join(integer_ranges)}: {next(iter(refused.values()))}",
             remedy=(
-                'set a range for the inputs in spec.shapes (range: {low: "0", high: "1"}), or provide'
-                " inputs in spec.parity.samples"
+                'set a range for the inputs in spec.shapes (range: {low: "0", high: "1"}), and sizes if'
+                " the model takes no batch of 1, or provide inputs in spec.parity.samples"
             ),
         )
 
