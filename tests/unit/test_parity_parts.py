@@ -498,6 +498,22 @@ def test_axis_of_positions_has_no_top_class() -> None:
     assert compare_as_a_whole("INT8", samples, samples, other, axes=(WHOLE,)) == []
 
 
+@pytest.mark.parametrize(("logit", "figures"), [(0.001, []), (-0.001, []), (0.02, ["top1"])])
+def test_two_scores_that_differ_by_less_than_rounding_are_a_tie(
+    logit: float, figures: list[str]
+) -> None:
+    # fault: a correct FP32 engine is refused, because TF32 swaps two classes that are equally likely in one row
+    samples, rounded, other = {}, {}, {}
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        logits, errors = random.normal(0, 3, (1, 128)), random.normal(0, 0.0015, (1, 128))
+        logits[0, 5], errors[0, 5] = logit, 0.0
+        swapped = np.where(logits == logit, -logit, logits)
+        for scores, ones in ((samples, logits), (rounded, logits + errors), (other, swapped)):
+            scores[f"s{seed}"] = {NAME: np.stack((ones, -ones), -1).astype(np.float32)}
+    assert set(compare_as_a_whole("FP32", samples, rounded, other, axes=(WHOLE, 2))) == {*figures}
+
+
 def test_whole_output_is_one_part_and_is_named_so() -> None:
     samples = make_samples()
     builder = PartsBuilder({NAME: (WHOLE,)}, TYPES, Tolerances("FP16"), {})

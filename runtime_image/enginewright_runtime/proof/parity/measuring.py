@@ -64,7 +64,7 @@ def measure(
     `largest` is the magnitude over all samples, used if `allowed.across_samples`. Floats with one
     to three axes and two or more elements along the last one count as class scores. A row agrees if
     the expected score of the top class in `have` is within a margin of the highest expected score,
-    so that ties agree: `allowed.scale` of its magnitude, at least `allowed.atol`.
+    so that ties agree: `allowed.scale` of its magnitude, at least `allowed.atol` and `allowed.tie`.
     """
     kind = kind_of(want, dtype)
     if kind == "float" or (kind == "integer" and allowed.all_numbers):
@@ -277,12 +277,13 @@ def _add_rows(figures: Figures, want: Array, have: Array, allowed: Tolerance, dt
     classes = want.shape[-1]
     first, second = want.reshape(-1, classes), have.reshape(-1, classes)
     step = max(1, _PIECE // classes)
+    tie = min(allowed.tie, allowed.scale * figures.largest)
     for start in range(0, len(first), step):
         rows = slice(start, start + step)
         expected, chosen = _best(first[rows], dtype), _best(second[rows], dtype)
         best = _scores(first[rows], expected, dtype)
         taken = _scores(first[rows], chosen, dtype)
-        margin = np.maximum(allowed.scale * np.abs(best), allowed.atol)
+        margin = np.maximum(allowed.scale * np.abs(best), max(allowed.atol, tie))
         with np.errstate(invalid="ignore"):  # of rows that are not finite
             agreeing = (taken >= best - margin) | (chosen == expected)
         figures.rows += len(chosen)

@@ -46,6 +46,7 @@ class Tolerance:
     unequal: float = 0.01  # share of integers, booleans and strings that may differ
     cosine: float | None = None  # minimum for the output as one vector
     top1: float | None = None  # minimum share of rows with the same top class
+    tie: float = 0.0  # difference of two scores, at most `scale` of the largest, that is none
     zero_atol: float = 0.0  # absolute tolerance of an output that is expected to be zero
     cosine_floor: float = 1e-6  # the cosine is checked if the largest magnitude is above this
     part: float | None = None  # largest RMS error of a part relative to its spread, see `parts`
