@@ -1,15 +1,18 @@
 """Pods that wait: for a node, which may come late, or for the API server to allow them; and until when they have to start."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Final
 
 import pytest
 from enginewright.manifests.labels import REVISION
+from enginewright.observed.pods import pod_view
 from enginewright_contract.reasons import Reason
 
+from tests.support.fake_kube import timestamp
 from tests.support.plan_objects import OTHER, SECOND, Json, image_facts
 from tests.support.plan_world import World, serving
-from tests.support.simulation import PROGRESS_DEADLINE
+from tests.support.simulation import PROGRESS_DEADLINE, has_node, runs
 
 WITH_CANARY: Final[Json] = {"canary": {"replicas": 1, "hold": "1m"}}
 LONG: Final[Json] = {"minutes": 11}  # longer than pods may take to start
@@ -82,6 +85,28 @@ def test_a_pod_that_was_ready_has_the_timeout_from_when_it_became_unready() -> N
     world.serving_pod(world.canaries()[0]["metadata"]["name"], index=0, ready=False)
     world.later(minutes=9)
     assert world.conditions()["RolledBack"][0] == "False"
+    world.later(**LONG)
+    assert world.conditions()["RolledBack"] == ("True", "RolloutFailed")
+
+
+@pytest.mark.parametrize("initialized", ["False", "True"])
+def test_a_pod_that_starts_again_on_its_node_has_the_timeout_from_when_it_became_unready(
+    initialized: str,
+) -> None:
+    world = verify().edit(rollout={"canary": {"replicas": 1, "hold": "24h"}})
+    world.canary_available().later(hours=2)
+    (pod,) = world.canary_pods()
+    since = pod_view(pod).scheduled_at
+    ended = runs(timestamp(world.now), ready=False)
+    world.now += timedelta(seconds=30)
+    begins = {
+        "type": "Initialized",
+        "status": initialized,
+        "lastTransitionTime": timestamp(world.now),
+    }
+    conditions = [*ended["conditions"], begins, has_node(since)]
+    world.set_status(pod, {**pod["status"], **ended, "conditions": conditions})
+    assert world.settle().conditions()["RolledBack"][0] == "False"
     world.later(**LONG)
     assert world.conditions()["RolledBack"] == ("True", "RolloutFailed")
 
@@ -170,3 +195,13 @@ def test_pods_that_are_evicted_again_and_again_reject_a_revision(evictions: int)
         world.later(minutes=5)
     rejected = ("True", "Evicted") if evictions > 2 else ("False", "Serving")
     assert world.conditions()["RolledBack"] == rejected
+
+
+def test_evictions_do_not_reject_a_revision_of_which_other_pods_are_ready() -> None:
+    world = replace_directly()
+    name = world.serving_deployments()[0]["metadata"]["name"]
+    world.serving_pod(name, index=5, ready=True)
+    evicted = {"phase": "Failed", "reason": "Evicted", "message": "it wrote too much"}
+    for index in range(3):
+        world.serving_pod(name, index=index, status=evicted)
+    assert world.settle().conditions()["RolledBack"][0] == "False"

@@ -135,3 +135,17 @@ def test_scheduler_reasons_do_not_depend_on_the_node_count(said: str, reported: 
     status = {"phase": "Pending", "conditions": [unschedulable(said)]}
     pod = pod_view(make_object("Pod", "p", "n", status=status))
     assert pods.waiting_for(pod) == f"the pod is unschedulable: {reported}"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'Error creating: pods "m-x2x9k" is forbidden: exceeded quota: gpus',
+        '(combined from similar events): Error creating: pods "m-x2x9k" is forbidden: exceeded quota: gpus',
+        'Error creating: Pod "m-x2x9k" is invalid: exceeded quota: gpus',
+        'Pod "m-x2x9k" is invalid: exceeded quota: gpus',
+        "exceeded quota: gpus",
+    ],
+)
+def test_a_refusal_is_the_same_for_each_attempt(said: str) -> None:
+    assert pods.explain_refusal(said) == "exceeded quota: gpus"

@@ -65,6 +65,19 @@ def test_restarts_of_a_canary_that_is_ready_do_not_reject_it(container: str) -> 
     assert world.canaries()
 
 
+def test_ends_on_two_nodes_of_which_nothing_is_known_do_not_reject_pods_that_are_ready() -> None:
+    world = serving(rollout={"canary": {"replicas": 2, "hold": "24h"}})
+    world.edit(source=OTHER).job_succeeds(SECOND).canary_available()
+    for index, pod in enumerate(world.canary_pods()):
+        world.has_restarted(pod, "server", ago=timedelta())
+        pod["spec"] = {"nodeName": f"node-{index}"}
+        (server,) = pod["status"]["containerStatuses"]
+        # as the kubelet writes it after a restart of the node
+        unknown = {"exitCode": 137, "reason": "ContainerStatusUnknown", "finishedAt": None}
+        server["lastState"] = {"terminated": unknown}
+    assert world.settle().conditions()["RolledBack"][0] == "False"
+
+
 def test_a_canary_that_crashes_again_and_again_is_rejected_while_it_is_ready() -> None:
     world = serving(rollout={"canary": {"replicas": 1, "hold": "24h"}})
     world.edit(source=OTHER).job_succeeds(SECOND).canary_available().later(hours=8)

@@ -52,7 +52,11 @@ _NO_NODE: Final = re.compile(r"0/\d+ nodes are available: (.+)", re.DOTALL)
 _AFTERWARDS: Final = re.compile(r"\.? (?:no new claims to deallocate|preemption: )")
 _NEXT_REASON: Final = re.compile(r", (?=\d)")
 _COUNT: Final = re.compile(r"^\d+ ")
-_REFUSED: Final = re.compile(r'^(Error creating: )?(pods "[^"]*" is forbidden: )?')
+# of Events that client-go has combined, too
+_REFUSED: Final = re.compile(
+    r"^(\(combined from similar events\): )?(Error creating: )?"
+    r'((pods|Pod) "[^"]*" is (forbidden|invalid): )?'
+)
 _NO_CLAIM: Final = re.compile(r'persistentvolumeclaim "[^"]*" (not found|is being deleted)')
 _NO_VOLUME: Final = re.compile(  # of the scheduler's volume binding plugin
     r"unbound immediate PersistentVolumeClaims|available persistent volumes to bind"
@@ -225,8 +229,12 @@ def crash_intervals(failed: Iterable[PodView], now: datetime) -> Iterator[CrashI
 def has_failed_of_late(pod: PodView, now: datetime) -> bool:
     """Return whether a pod fails now, or has failed within the time in which crashes count."""
     failed = failure(pod)
-    if failed is None or not pod.ready or not failed.finished_at:
+    if failed is None or not pod.ready:
         return failed is not None
+    if (
+        not failed.finished_at
+    ):  # as after a restart of its node: the kubelet does not know how it ended
+        return False
     return datetime.fromisoformat(failed.finished_at) + CRASH_WINDOW > now
 
 

@@ -50,8 +50,10 @@ def _due(model: InferenceModel, pod: PodView) -> datetime | None:
     """Return until when a pod is to be ready, if it has a node and is not."""
     if pod.ready or pod.leaving or not pod.scheduled_at:
         return None
-    changed = pod.ready_changed if pod.was_ready else ""
-    return max(_limit(model, since) for since in (pod.scheduled_at, changed) if since)
+    # A pod that starts has been unready since the kubelet saw it. Whether one was ready before is not asked, as
+    # `Initialized` is as new as in one that starts where its node has restarted.
+    since = (pod.scheduled_at, pod.ready_changed)
+    return max(_limit(model, moment) for moment in since if moment)
 
 
 def _waits(pod: PodView) -> bool:

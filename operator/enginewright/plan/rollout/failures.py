@@ -239,11 +239,11 @@ def _crashes_too(pods: Collection[PodView], stable: str, since: datetime | None)
 def _give_up(
     facts: Facts,
     revision: str,
-    mine: Iterable[PodView],
+    mine: Collection[PodView],
     deployments: Iterable[DeploymentView],
 ) -> RolloutFailure | None:
     """Return why one of `mine` has not become ready in its time, if one has not, or why none gets that time."""
-    if evicted := _last_evicted(facts, revision):
+    if not any(pod.ready for pod in mine) and (evicted := _last_evicted(facts, revision)):
         return _of(evicted)
     asked = {deployment.accelerator_class for deployment in deployments if deployment.desired}
     late = [
