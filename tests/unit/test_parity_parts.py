@@ -503,7 +503,9 @@ def test_two_scores_that_differ_by_less_than_rounding_are_a_tie(
     logit: float, figures: list[str]
 ) -> None:
     # fault: a correct FP32 engine is refused, because TF32 swaps two classes that are equally likely in one row
-    samples, rounded, other = {}, {}, {}
+    samples: dict[str, dict[str, Array]] = {}
+    rounded: dict[str, dict[str, Array]] = {}
+    other: dict[str, dict[str, Array]] = {}
     for seed in range(3):
         random = np.random.default_rng(seed)
         logits, errors = random.normal(0, 3, (1, 128)), random.normal(0, 0.0015, (1, 128))
