@@ -40,7 +40,7 @@ from enginewright.plan.history.spec_hash import keeps_processes, processes_remov
 from enginewright.plan.report.conditions import ModelState
 from enginewright.plan.resolve.images import not_probed
 from enginewright.plan.resolve.resolve import Target, resolve
-from enginewright.plan.rollout.deadlines import seconds_to_next, waits_too_long
+from enginewright.plan.rollout.deadlines import seconds_to_next, waits_for_node, waits_too_long
 from enginewright.plan.rollout.failures import STAGE
 from enginewright.plan.rollout.pod_counts import asks_for_pods
 from enginewright.plan.types import Facts, FleetConfig, Obstacle
@@ -326,17 +326,16 @@ def _why_blocked(facts: Facts, state: ModelState) -> _Why | None:
     failures = state.rollout.bring_up.failures if state.rollout.bring_up else None
     if failures and failures.lacks_capacity:
         return _Why(failures.reason or Reason.CAPACITY_BLOCKED, failures.waits_for)
-    if state.engines and state.engines.reason == Reason.CAPACITY_BLOCKED:
-        waiting = (pod for pod in _builds(facts) if waits_too_long(facts.model, facts.now, pod))
-        if any(waiting):
-            return _Why(state.engines.reason, state.engines.message)
+    builds_wait = any(waits_too_long(facts.model, facts.now, pod) for pod in _builds(facts))
+    if builds_wait and state.engines and state.engines.reason == Reason.CAPACITY_BLOCKED:
+        return _Why(state.engines.reason, state.engines.message)
     return None
 
 
 def _builds(facts: Facts) -> list[PodView]:
     """Return the pods of builds that wait for a node."""
     pods = (pod for own in facts.engine_pods.values() for pod in own)
-    return [pod for pod in pods if pod.unschedulable and not pod.leaving]
+    return [pod for pod in pods if waits_for_node(pod)]
 
 
 def _not_probed(facts: Facts, images: Iterable[str]) -> _Why | None:

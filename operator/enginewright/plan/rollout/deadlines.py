@@ -20,13 +20,18 @@ def is_late(model: InferenceModel, now: datetime, pod: PodView) -> bool:
 
 def waits_too_long(model: InferenceModel, now: datetime, pod: PodView) -> bool:
     """Return whether a pod waits for a node for longer than it may take to start on one."""
-    return _waits(pod) and _limit(model, pod.created) <= now
+    return waits_for_node(pod) and _limit(model, pod.created) <= now
+
+
+def waits_for_node(pod: PodView) -> bool:
+    """Return whether the scheduler has found no node for a pod that is still wanted."""
+    return bool(pod.unschedulable) and not pod.leaving
 
 
 def is_refused_too_long(model: InferenceModel, now: datetime, deployment: DeploymentView) -> bool:
     """Return whether the API server rejects a Deployment's pods for longer than they may take to start."""
-    refused = deployment.refused
-    return refused is not None and refused.since != "" and _limit(model, refused.since) <= now
+    due = _find_refused_due(model, deployment)
+    return due is not None and due <= now
 
 
 def seconds_to_next(
@@ -36,12 +41,8 @@ def seconds_to_next(
     deployments: Iterable[DeploymentView] = (),
 ) -> float | None:
     """Return in how many seconds the next of the above holds of one of them, if any will."""
-    due = [_limit(model, pod.created) if _waits(pod) else _due(model, pod) for pod in pods]
-    due += [
-        _limit(model, deployment.refused.since)
-        for deployment in deployments
-        if deployment.refused and deployment.refused.since
-    ]
+    due = [_limit(model, pod.created) if waits_for_node(pod) else _due(model, pod) for pod in pods]
+    due += [_find_refused_due(model, deployment) for deployment in deployments]
     left = ((moment - now).total_seconds() for moment in due if moment is not None)
     return min((seconds for seconds in left if seconds > 0), default=None)
 
@@ -56,8 +57,10 @@ def _due(model: InferenceModel, pod: PodView) -> datetime | None:
     return max(_limit(model, moment) for moment in since if moment)
 
 
-def _waits(pod: PodView) -> bool:
-    return bool(pod.unschedulable) and not pod.leaving
+def _find_refused_due(model: InferenceModel, deployment: DeploymentView) -> datetime | None:
+    """Return until when a Deployment's pods are to be allowed, if the API server rejects them."""
+    refused = deployment.refused
+    return _limit(model, refused.since) if refused and refused.since else None
 
 
 def _limit(model: InferenceModel, since: str) -> datetime:
