@@ -32,7 +32,7 @@ _log: Final = logging.getLogger(__name__)
 _GAIN = 0.9  # a batch takes at most this share of its requests' time one by one
 _ABOUT: Final = 1.1  # a size this much slower than the fastest is fast enough
 # What a run costs around it besides: the server's turn, and the caches that the weights have taken. Without it, a model
-# of 6 MB with runs of 0.1 ms has batches of 4 rows, with which it answers a fifth fewer requests than with 8.
+# of 6 MB with runs of 0.1 ms has batches of 4 rows, with which it answers a seventh fewer requests than with 8.
 _AROUND_SECONDS: Final = 5e-5
 _RUNS: Final = 5  # of each size; the fastest counts
 _CHANGES: Final = 2  # of the size of a run; the fastest run after one counts
