@@ -38,20 +38,21 @@ CLASSES = Kind("apis/enginewright.dev/v1alpha1", "acceleratorclasses")
 
 
 class Api:
-    """An API server, as the user of a kubeconfig with a token."""
+    """An API server, as the user of a kubeconfig with a token. Raises RuntimeError for what it refuses."""
+
+    _session: aiohttp.ClientSession
 
     def __init__(self, kubeconfig: Path) -> None:
         document = json.loads(kubeconfig.read_text())  # the local cluster writes JSON
         (cluster,), (user,) = document["clusters"], document["users"]
-        self.url = cluster["cluster"]["server"]
-        self.authority = Path(cluster["cluster"]["certificate-authority"])
+        self._url = cluster["cluster"]["server"]
+        self._authority = Path(cluster["cluster"]["certificate-authority"])
         self._token = user["user"]["token"]
-        self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        context = ssl.create_default_context(cafile=self.authority)
+        context = ssl.create_default_context(cafile=self._authority)
         self._session = aiohttp.ClientSession(
-            self.url,
+            self._url,
             headers={"Authorization": f"Bearer {self._token}"},
             connector=aiohttp.TCPConnector(ssl=context, limit=64),
             timeout=aiohttp.ClientTimeout(total=None, sock_read=300),
@@ -60,15 +61,19 @@ class Api:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._session.close()
 
-    async def send(
-        self, method: str, path: str, body: Json | None = None, **options: Any
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Json:
-        """Send a request and return the response's object. Raises aiohttp.ClientResponseError."""
-        assert self._session is not None
-        async with self._session.request(method, path, json=body, **options) as response:
+        sending = self._session.request(method, path, json=body, params=query, headers=headers)
+        async with sending as response:
             if not response.ok:
                 text = await response.text()
                 raise RuntimeError(f"{method} {path}: {response.status} {text[:500]}")
@@ -81,22 +86,21 @@ class Api:
         path = kind.path(metadata.get("namespace"), metadata["name"])
         headers = {"Content-Type": _APPLY}
         query = {"fieldManager": "bench", "force": "true"}
-        return await self.send("PATCH", path, obj, params=query, headers=headers)
+        return await self._send("PATCH", path, obj, query=query, headers=headers)
 
     async def create(self, kind: Kind, obj: Json) -> Json:
         """Create an object."""
-        return await self.send("POST", kind.path(obj["metadata"].get("namespace")), obj)
+        return await self._send("POST", kind.path(obj["metadata"].get("namespace")), obj)
 
     async def watch(
         self, kind: Kind, query: Mapping[str, str] | None = None
     ) -> AsyncIterator[tuple[str, Json]]:
         """Yield all objects as ADDED, and then each change, without end: (type, object)."""
-        assert self._session is not None
         chosen = dict(query or {})
         going_on = ""
         while True:
             page = {"limit": str(_PAGE), **({"continue": going_on} if going_on else {})}
-            listed = await self.send("GET", kind.path(), params={**chosen, **page})
+            listed = await self._send("GET", kind.path(), query={**chosen, **page})
             for item in listed["items"]:
                 yield "ADDED", item
             going_on = listed["metadata"].get("continue", "")

@@ -33,7 +33,9 @@ class Timeline:
     applied: dict[tuple[str, str], float] = field(default_factory=dict)
     ready: dict[tuple[str, str], float] = field(default_factory=dict)
     why: dict[tuple[str, str], str] = field(default_factory=dict)  # of those that are not
-    images: dict[tuple[str, str], str] = field(default_factory=dict)  # state of the move to new images
+    images: dict[tuple[str, str], str] = field(
+        default_factory=dict
+    )  # state of the move to new images
     changed: float = 0.0  # when one became Ready last
 
     def seconds(self) -> list[float]:
@@ -95,7 +97,9 @@ async def follow(api: Api, timeline: Timeline) -> None:
     async for _, model in api.watch(MODELS):
         metadata, status = model["metadata"], model.get("status", {})
         place = metadata["namespace"], metadata["name"]
-        ready = next((item for item in status.get("conditions", ()) if item["type"] == "Ready"), {})
+        ready: Json = next(
+            (item for item in status.get("conditions", ()) if item["type"] == "Ready"), {}
+        )
         timeline.images[place] = status.get("images", {}).get("state", "")
         if ready.get("status") == "True":
             if place not in timeline.ready:

@@ -5,11 +5,10 @@ import os
 import subprocess
 import sys
 import time
-import urllib.request
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -50,11 +49,11 @@ class Usage:
 class Operator:
     """One process at a time, started again by `restart`."""
 
-    def __init__(self, plane: ControlPlane, image: str, fleet: dict[str, Any] | None = None) -> None:
+    _process: subprocess.Popen[bytes]
+
+    def __init__(self, plane: ControlPlane, image: str) -> None:
         self._plane = plane
-        self.image = image
-        self._fleet = fleet or {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._image = image
 
     def start(self) -> None:
         """Start it with its account's token, as a pod would have it."""
@@ -69,10 +68,9 @@ class Operator:
         authority = Path(document["clusters"][0]["cluster"]["certificate-authority"])
         (folder / "ca.crt").write_bytes(authority.read_bytes())
         config = {
-            "images": {"rtx": self.image},
+            "images": {"rtx": self._image},
             "store": {"claim": "enginewright-store", "size": "1Gi", "accessMode": "ReadWriteMany"},
             "httpPort": _PORT,
-            "fleet": self._fleet,
         }
         environment = {
             **{key: value for key, value in os.environ.items() if key != "KUBECONFIG"},
@@ -92,12 +90,10 @@ class Operator:
 
     def stop(self) -> None:
         """End it as the kubelet does."""
-        assert self._process is not None
         self._plane.end(self._process)
 
     def usage(self) -> Usage:
         """Return what it has used. Raises OSError while it does not listen."""
-        assert self._process is not None
         proc = Path(f"/proc/{self._process.pid}")
         fields = (proc / "stat").read_text().rpartition(")")[2].split()
         status = dict(
@@ -119,37 +115,31 @@ class Operator:
             passes,
         )
 
-    def cpu_seconds(self) -> float:
-        """Return its processor time."""
-        assert self._process is not None
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
-
     def wait_settled(self, seconds: float, window: float = 3.0) -> float:
-        """Wait until nothing is queued and it rests; return when it began to, by the monotonic clock."""
+        """Wait until nothing is queued and no pass ends; return when that began, by the monotonic clock."""
         deadline = time.monotonic() + seconds
-        before, since = -1.0, time.monotonic()
+        passes, since = -1.0, time.monotonic()
         while time.monotonic() < deadline:
-            time.sleep(0.5)
-            now = self.cpu_seconds()
-            if now - before > 0.05 or not self._is_idle():
-                since = time.monotonic()
-            before = now
-            if time.monotonic() - since > window:
+            queued, ended = self._read_queues()
+            if queued or ended != passes:
+                passes, since = ended, time.monotonic()
+            if passes > 0 and time.monotonic() - since > window:
                 return since
+            time.sleep(0.5)
         raise TimeoutError(f"the operator is busy after {seconds:.0f} s")
 
-    def _is_idle(self) -> bool:
+    def _read_queues(self) -> tuple[float, float]:
+        """Return what is queued or under way, and how many passes have ended; (1, 0) while it does not listen."""
         try:
             text = self._metrics()
         except OSError:
-            return False
-        return not sum(
-            sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name in ("workqueue_depth", "workqueue_unfinished_work_seconds")
-        )
+            return 1.0, 0.0
+        totals: defaultdict[str, float] = defaultdict(float)
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                totals[sample.name] += sample.value
+        queued = totals["workqueue_depth"] + totals["workqueue_unfinished_work_seconds"]
+        return queued, totals["controller_runtime_reconcile_total"]
 
     def _metrics(self) -> str:
         # its network is another one, so the request is sent by a process there

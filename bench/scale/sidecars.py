@@ -37,8 +37,7 @@ async def _serve(kubeconfig: Path) -> None:
     served: dict[str, tuple[str, str]] = {}  # model and revision by address
 
     async def answer(request: web.Request) -> web.Response:
-        assert request.transport is not None
-        address = request.transport.get_extra_info("sockname")[0]
+        address = request.get_extra_info("sockname")[0]
         if address not in served:
             return web.Response(status=503)
         return web.Response(text=_verdict(*served[address]), content_type="application/json")
