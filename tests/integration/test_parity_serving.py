@@ -116,9 +116,10 @@ def test_a_flipped_class_is_found(tmp_path: Path) -> None:
     assert "same top class" in str(probe._differs("y", golden, golden + flip))
 
 
+# fault: Outputs | a masked output has another model's values where no mask covers them | every comparison |
+#   first golden inference
 @pytest.mark.parametrize("precision", [None, "FP16", "INT8"])
 def test_other_values_beside_a_mask_are_found(precision: str | None, tmp_path: Path) -> None:
-    # fault: a masked output has another model's values where no mask covers them
     least = np.float32(np.finfo(np.float32).min)
     golden = np.concatenate((X[:, :4], np.full((1, 4), least)), 1)
     reverse = broken.parse_text(

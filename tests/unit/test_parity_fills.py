@@ -44,6 +44,8 @@ def put_two(scores: Array, masked: Array) -> Array:
 
 
 MASKS: Mapping[str, Fills] = {
+    "-9999": put(-9999.0),
+    "-2000 added": add(-2000.0),
     "-1e4": put(-1e4),
     "-65504": put(-65504.0),
     "-1e9": put(-1e9),
@@ -138,7 +140,7 @@ def make_quantities(seed: int, mean: float, size: float) -> Array:
         np.array([[0.0, -1e4, 0.0, -1e4]]),  # a mask itself
         np.array([[101.0, 50_256.0, 50_256.0, 7.0]]),  # tokens
         np.array([[300.0, -1e4, -1e4]]),  # too near
-        np.array([[5.0, -8_000.0, -8_000.0]]),  # too small
+        np.array([[5.0, -800.0, -800.0]]),  # too small
         np.array([[5, -10_000, -10_000]]),
         np.array([[0.5, -1.0, -1.0]]),
         np.zeros((0, 4)),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from enginewright_runtime.proof.parity.values import Array, dtype_of, kind_of, pieces
 
 NUMERICALLY_ZERO: Final = 1e-6  # an output whose largest value is not above this counts as zero
-_LEAST: Final = 9000.0  # magnitude of fills: -10,000 with a score added
+_LEAST: Final = 900.0  # magnitude of fills: -1,000 with a score added
 _GAP: Final = 50.0  # times the largest of the other values
 _LEVEL: Final = (
     10.0  # fills within this factor are looked for at once: masks are added to one another
@@ -89,7 +89,7 @@ class Fill:
 def find_fill(array: Array, dtype: str | None) -> Fill:
     """Return the largest value of an expected output, and which of its numbers are fills, if any are.
 
-    Fills are at least 9,000, and 50 times as large as every other value. Negative ones are equal, or near a round number, as
+    Fills are at least 900, and 50 times as large as every other value. Negative ones are equal, or near a round number, as
     when one is added to scores; positive ones both. So a column of large quantities, each another, is none.
     """
     if kind_of(array, dtype) not in {"float", "integer"}:
