@@ -390,8 +390,8 @@ def test_a_lie_leaves_what_a_mask_covers(kind: str) -> None:
     for one, other in zip(right, wrong, strict=True):
         np.testing.assert_array_equal(one[:, 20:], other[:, 20:])
     size = measure(right, wrong, told.axis, told.index)
-    shown = [[array[:, :20] for array in arrays] for arrays in (right, wrong)]
-    assert size == measure(*shown, told.axis, told.index)
+    of_right, of_wrong = ([array[:, :20] for array in arrays] for arrays in (right, wrong))
+    assert size == measure(of_right, of_wrong, told.axis, told.index)
     assert size > 0.005
 
 
