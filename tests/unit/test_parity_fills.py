@@ -169,7 +169,7 @@ def test_a_mask_in_one_of_both_is_an_error_of_the_largest_value() -> None:
     assert second[5] == -1e4  # a number where none is expected
 
 
-@each_mask
+@pytest.mark.parametrize("mask", [*MASKS.values(), put(-np.inf)], ids=[*MASKS, "-inf"])
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     ("shapes", "axes", "share"),
