@@ -26,8 +26,8 @@ def build_in_mesh() -> World:
     return world.settle()
 
 
-# fault: Jobs | a service mesh adds a proxy to a Job's pod, which runs on after the last stage | the last stage's report |
-#   the result counts, and the Job is deleted so that the proxy ends
+# event: Jobs | a service mesh adds a proxy to a Job's pod, which runs on after the last stage | the previous revision |
+#   what the last stage reported; the Job is deleted, so that the proxy ends
 def test_a_model_is_prepared_although_a_proxy_runs_on() -> None:
     world = prepare_in_mesh()
     job = world.job("prepare")["metadata"]["name"]
@@ -38,7 +38,7 @@ def test_a_model_is_prepared_although_a_proxy_runs_on() -> None:
     assert len(world.made) == 1
 
 
-# fault: Jobs | a service mesh adds a proxy to a Job's pod, which runs on after the last stage
+# event: Jobs | a service mesh adds a proxy to a Job's pod, which runs on after the last stage
 def test_an_engine_is_built_although_a_proxy_runs_on() -> None:
     world = build_in_mesh().misses()
     assert world.conditions()["Ready"][1] == "Queued"
@@ -64,8 +64,8 @@ def test_a_build_that_takes_too_long_beside_a_proxy_is_overdue() -> None:
     assert world.conditions()["Stalled"] == ("True", "Timeout")
 
 
-# fault: Jobs | a Job's last stage fails, and a mesh's proxy keeps its pod running | the stage's report | the Job is
-#   deleted, and tried again like any other
+# event: Jobs | a Job's last stage fails, and a mesh's proxy keeps its pod running | the previous revision | the stage's
+#   failure; the Job is deleted, and tried again like any other
 @pytest.mark.parametrize("reason", [Reason.STORE_UNAVAILABLE, Reason.INTERNAL_ERROR])
 def test_a_last_stage_that_fails_beside_a_proxy_is_tried_again(reason: Reason) -> None:
     world = prepare_in_mesh()
@@ -104,8 +104,8 @@ def test_a_job_that_a_native_sidecar_ends_with_is_kept() -> None:
     assert world.find("Job", job)
 
 
-# fault: Jobs | a mesh's proxy is to carry a stage's requests and has not begun, so that connections are refused |
-#   the failed stage | tried again; the condition names the proxy
+# event: Jobs | a mesh's proxy is to carry a stage's requests and has not begun, so that connections are refused | the
+#   previous revision | `SourceUnreachable` or `StoreUnavailable`, which names the proxy; tried again
 def test_a_source_that_is_refused_before_a_proxy_begins_names_the_proxy() -> None:
     world = prepare_in_mesh()
     world.job_fails(Reason.SOURCE_UNREACHABLE, "fetch", "cannot connect: Connection refused")
