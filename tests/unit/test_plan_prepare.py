@@ -11,7 +11,15 @@ from enginewright_contract.report import Finding, StageReport, remedy
 from enginewright_contract.task import PREPARE_STAGES, PrepareTask
 
 from tests.support.fake_kube import timestamp
-from tests.support.plan_objects import CPU_IMAGE, OTHER, Json, image_facts, publish_model
+from tests.support.plan_objects import (
+    CPU_IMAGE,
+    NAMESPACE,
+    OTHER,
+    Json,
+    image_facts,
+    make_object,
+    publish_model,
+)
 from tests.support.plan_world import World
 from tests.support.simulation import (
     LACKING_ROOM,
@@ -197,6 +205,21 @@ def test_a_claim_that_has_grown_is_tried_at_once(stalled: bool) -> None:
     assert len(world.running_jobs()) == 1
     world.job_fails(Reason.STORAGE_FULL, "publish").later(seconds=1)
     assert not world.running_jobs()
+
+
+def test_an_engine_is_tried_at_once_too_when_the_claim_has_grown() -> None:
+    world = World.of_engine(ahead_of_time=True).settle()
+    for _ in range(6):
+        world.job_fails(Reason.STORAGE_FULL, "publish-engine").later(hours=1)
+    world.job_fails(Reason.STORAGE_FULL, "publish-engine").later(seconds=1)
+    assert world.conditions()["Stalled"] == ("True", Reason.STORAGE_FULL)
+    assert "the next attempt is at" in world.message()
+    assert not world.running_jobs()
+    world.kube.put(make_object("PersistentVolumeClaim", world.config.store.claim, NAMESPACE))
+    world.claim_has("40Gi")
+    assert len(world.running_jobs()) == 1
+    world.succeeds()
+    assert world.conditions()["Ready"][0] == "True"
 
 
 def test_another_store_is_tried_at_once() -> None:
