@@ -133,6 +133,7 @@ class Router:
             self._engine(obj)
         elif resource == CLAIMS:
             self._models_of(obj["metadata"]["namespace"])
+            self._queue_unbuilt_engines(obj["metadata"]["namespace"])
         elif owner := model_of(obj):
             self._sinks.model(ModelKey(*owner))
         elif owner := engine_of(obj):
