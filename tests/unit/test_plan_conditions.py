@@ -246,6 +246,13 @@ def follows() -> World:
     return world.settle()
 
 
+def canary_on_a_node_that_is_down() -> World:
+    world = verifying()
+    pod = world.serving_pod(world.canaries()[0]["metadata"]["name"])
+    pod["spec"] = {"nodeName": "node-2"}
+    return world.node_goes_down("node-2")
+
+
 STATES: Final[dict[str, Callable[[], World]]] = {
     "the runtime image is being probed": start_without_probe,
     "the spec cannot be acted on": lambda: World(backends=["openvino"]).settle(),
@@ -298,6 +305,7 @@ STATES: Final[dict[str, Callable[[], World]]] = {
     "update, the API server refuses its pods": lambda: refuse_pods(updating().rolling(available=2)),
     "update, its canary is verified": verifying,
     "update, no device for its canary": lambda: verifying().canary_unschedulable(),
+    "update, the node of its canary is NotReady": canary_on_a_node_that_is_down,
     "update, the API server refuses its canary": lambda: verifying().pods_are_refused(QUOTA),
     "update, its canary gets requests": analyzing,
     "update, promoted after its canary": lambda: analyzing().later(seconds=61),

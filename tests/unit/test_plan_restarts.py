@@ -65,17 +65,32 @@ def test_restarts_of_a_canary_that_is_ready_do_not_reject_it(container: str) -> 
     assert world.canaries()
 
 
-def test_ends_on_two_nodes_of_which_nothing_is_known_do_not_reject_pods_that_are_ready() -> None:
+# event: Nodes | the nodes of an update's pods restart at once | the previous revision | the update goes on
+@pytest.mark.parametrize("reason", ["ContainerStatusUnknown", "Unknown"])  # containerd's
+def test_two_nodes_that_restart_at_once_reject_no_revision(reason: str) -> None:
     world = serving(rollout={"canary": {"replicas": 2, "hold": "24h"}})
     world.edit(source=OTHER).job_succeeds(SECOND).canary_available()
     for index, pod in enumerate(world.canary_pods()):
-        world.has_restarted(pod, "server", ago=timedelta())
-        pod["spec"] = {"nodeName": f"node-{index}"}
-        (server,) = pod["status"]["containerStatuses"]
-        # as the kubelet writes it after a restart of the node
-        unknown = {"exitCode": 137, "reason": "ContainerStatusUnknown", "finishedAt": None}
-        server["lastState"] = {"terminated": unknown}
+        world.start_again_with_node(pod, f"node-{index + 1}", reason)
     assert world.settle().conditions()["RolledBack"][0] == "False"
+    assert world.conditions()["Ready"] == ("False", "Analyzing")
+    for pod in world.canary_pods():
+        (ready, _) = pod["status"]["conditions"]
+        ready["status"] = "True"
+        world.kube.count_change(pod)
+    assert world.settle().conditions()["RolledBack"][0] == "False"
+
+
+# event: Nodes | an update's pod crashes again and again on one of several nodes, for what that node lacks | the previous
+#   revision | the update is rejected once another node lacks it too, or after `rollout.progressTimeout`
+def test_crashes_that_one_node_causes_count_once() -> None:
+    world = serving(rollout={"canary": {"replicas": 2}}).edit(source=OTHER).job_succeeds(SECOND)
+    name = world.canaries()[0]["metadata"]["name"]
+    world.crash(name, Reason.DRIVER_MISSING, index=0, restarts=5)
+    assert world.settle().conditions()["RolledBack"][0] == "False"
+    assert world.conditions()["Ready"] == ("False", "DriverMissing")
+    world.crash(name, Reason.DRIVER_MISSING, index=1, node="node-2", restarts=0)
+    assert world.settle().conditions()["RolledBack"] == ("True", "DriverMissing")
 
 
 def test_a_canary_that_crashes_again_and_again_is_rejected_while_it_is_ready() -> None:

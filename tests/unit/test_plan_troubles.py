@@ -35,7 +35,7 @@ def failure(pod: dict[str, Any]) -> pods.Failure:
         ("sidecar", "spec.serving.sidecar.resources"),
     ],
 )
-def test_memory_is_raised_where_it_ran_out(container: str, field: str) -> None:
+def test_memory_and_disk_are_raised_where_they_ran_out(container: str, field: str) -> None:
     expected = f"; raise {field}.limits.memory"
     assert failure(make_killed(container)).finding.message.endswith(expected)
     own = Finding(reason=Reason.OUT_OF_MEMORY, cause="the model does not fit")
@@ -44,6 +44,7 @@ def test_memory_is_raised_where_it_ran_out(container: str, field: str) -> None:
         failure(make_killed(container, termination_message)).finding.message
         == f"the model does not fit{expected}"
     )
+    assert remedy(Reason.EVICTED, container).startswith(f"raise {field}.requests")
 
 
 @pytest.mark.parametrize("stage", ["build", "golden"])

@@ -6,14 +6,14 @@ the exit code and Kubernetes' reason are used. Texts name no pod and no time.
 
 import re
 import signal
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from enginewright_contract.reasons import ExitCode, Fault, Reason
 from enginewright_contract.report import Finding, StageReport, read_termination_message
-from enginewright_contract.task import FETCH_ARTIFACT, SIDECAR
+from enginewright_contract.task import FETCH_ARTIFACT, PREPARE_STAGES, SIDECAR
 
 from enginewright.api.conditions import StatusReason
 from enginewright.manifests.labels import CANARY, COMPONENT, REVISION, SERVE
@@ -34,6 +34,8 @@ _CRASHES: Final = frozenset(
 _REPEATED: Final = 2  # restarts of one container
 # Only the last end of a container is known, but its last run began after the end before that.
 CRASH_WINDOW: Final = timedelta(hours=1)
+# reasons of kubelet and containerd for containers of which a node's restart has left only that they ended
+_BY_NODE: Final = frozenset({"ContainerStatusUnknown", "Unknown"})
 _SERVING: Final = frozenset({FETCH_ARTIFACT, SIDECAR, SERVER})  # others were injected
 _BY_SIGNAL: Final = 128  # added to a signal's number in the exit code
 # The kubelet alternates between these while it backs off, so messages do not contain the reason.
@@ -113,8 +115,7 @@ def failure(pod: PodView) -> Failure | None:
     if is_evicted(pod):
         return _explain_eviction(pod)
     for container in _own_containers(pod):
-        ended = _last_end(container)
-        if ended and ended.exit_code != 0:
+        if ended := _last_failure(pod, container):
             return _explain(container, ended)
     return None
 
@@ -201,24 +202,12 @@ def explain_refusal(message: str) -> str:
     return _REFUSED.sub("", message)
 
 
-def missing_room(pod: PodView) -> str:
-    """Return as a reason what a pod waits for before it may start, a volume or a node, if anything."""
-    return missing_claim(pod) or (Reason.CAPACITY_BLOCKED if pod.unschedulable else "")
-
-
-def is_repeated(failed: Collection[PodView], now: datetime) -> bool:
-    """Return whether pods failed on several nodes, or one pod several times of late: it is no accident."""
-    return len({pod.node for pod in failed}) > 1 or any(crash_intervals(failed, now))
-
-
 def crash_intervals(failed: Iterable[PodView], now: datetime) -> Iterator[CrashInterval]:
     """Yield how long containers ran that have crashed several times of late, one by one."""
     for pod in failed:
         for container in _own_containers(pod):
-            last = _last_end(container)
-            if last is None or last.exit_code == 0 or container.restarts < _REPEATED:
-                continue
-            if not last.finished_at:  # the kubelet does not know how it ended
+            last = _last_failure(pod, container)
+            if last is None or container.restarts < _REPEATED:
                 continue
             began = datetime.fromisoformat(_begin(pod, last))
             if began + CRASH_WINDOW > now:
@@ -231,10 +220,6 @@ def has_failed_of_late(pod: PodView, now: datetime) -> bool:
     failed = failure(pod)
     if failed is None or not pod.ready:
         return failed is not None
-    if (
-        not failed.finished_at
-    ):  # as after a restart of its node: the kubelet does not know how it ended
-        return False
     return datetime.fromisoformat(failed.finished_at) + CRASH_WINDOW > now
 
 
@@ -263,11 +248,21 @@ def _own_containers(pod: PodView) -> Iterator[Container]:
 
 
 def _is_own(pod: PodView, container: Container) -> bool:
-    return pod.label(COMPONENT) not in (SERVE, CANARY) or container.name in _SERVING
+    return not _serves(pod) or container.name in _SERVING
 
 
-def _last_end(container: Container) -> Termination | None:
-    return container.ended or container.last
+def _serves(pod: PodView) -> bool:
+    """Return whether a pod serves or is to, unlike that of a Job."""
+    return pod.label(COMPONENT) in (SERVE, CANARY)
+
+
+def _last_failure(pod: PodView, container: Container) -> Termination | None:
+    """Return how a container failed last; where pods serve, one that starts again after its node is no failure."""
+    last = container.ended or container.last
+    if last is None or last.exit_code == 0:
+        return None
+    is_of_node = last.reason in _BY_NODE or not last.finished_at
+    return None if is_of_node and _serves(pod) else last
 
 
 def _begin(pod: PodView, last: Termination) -> str:
@@ -279,10 +274,11 @@ def _explain_eviction(pod: PodView) -> Failure:
     ended = [(container.name, container.ended) for container in pod.containers if container.ended]
     failed = ((name, one) for name, one in ended if one.exit_code != 0)
     name, last = next(failed, ("the pod", None))
+    blamed = name if last else SERVER if _serves(pod) else PREPARE_STAGES[0]
     text = pod.message.partition(". ")[0].rstrip(". ")  # the rest are current measurements
     cause = f"{name} was evicted by the kubelet: {text or 'the node was low on resources'}"
     finished_at, code = (last.finished_at, last.exit_code) if last else ("", ExitCode.TRANSIENT)
-    finding = Finding(reason=Reason.EVICTED, cause=cause).of_container(name)
+    finding = Finding(reason=Reason.EVICTED, cause=cause).of_container(blamed)
     return Failure(name, finding, finished_at, code)
 
 

@@ -225,8 +225,10 @@ def _interim_waits(rollout: RolloutPlan) -> str:
     progress = rollout.progress
     if progress is None:
         return "is started"
-    why = progress.failure.finding.message if progress.failure else progress.refused
-    return f"fails: {why}" if why else f"is started: {progress.message}"
+    if progress.failure:
+        return f"fails: {progress.failure.finding.message}"
+    refused = progress.refused
+    return f"fails: {refused.message}" if refused else f"is started: {progress.message}"
 
 
 def _complete(state: ModelState, progress: RolloutProgress) -> ReadyState:
@@ -255,13 +257,12 @@ def _rolling_out(state: ModelState, progress: RolloutProgress, serves: str) -> R
         is_permanent = _is_permanent(rollout, progress, broken.reason)
         return ReadyState("False", broken.reason, broken.message, is_permanent)
     message = f"revision {rollout.applied}, {progress.message}{serves}"
-    if progress.refused:
-        message = f"{progress.refused}{serves}"
-        return ReadyState("False", StatusReason.FAILED_CREATE, message, stalled=progress.stuck)
     if progress.stuck:
         return ReadyState("False", StatusReason.ROLLOUT_FAILED, message, stalled=True)
-    if progress.missing:
-        return ReadyState("False", progress.missing, message)
+    if refused := progress.refused:
+        return ReadyState("False", refused.reason, f"{refused.message}{serves}")
+    if progress.waits and progress.waits.reason:
+        return ReadyState("False", progress.waits.reason, message)
     progressing = StatusReason.PROGRESSING if steady else StatusReason.ROLLING_OUT
     return ReadyState("False", progressing, message)
 

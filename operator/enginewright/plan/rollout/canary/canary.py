@@ -50,18 +50,11 @@ from enginewright.plan.rollout.canary.rollback import reject, rejection
 from enginewright.plan.rollout.canary.transitions import COMPARED, Seen, Stage, advance
 from enginewright.plan.rollout.failures import PodFailures, pod_failures
 from enginewright.plan.rollout.pod_counts import asks_for_pods, replicas_by_class
+from enginewright.plan.rollout.waits import Wait
 from enginewright.plan.types import Facts
 
 _SHOWN: Final = 5  # differences of signatures in a message
 _INTERVAL: Final = 5.0  # seconds between two looks at measurements
-
-
-@dataclass(frozen=True)
-class Wait:
-    """What a revision waits for, as `status.target` has it."""
-
-    reason: str
-    message: str
 
 
 WITHOUT_PODS: Final = Wait(
@@ -152,8 +145,8 @@ def why_not_yet(
     # while it is promoted, Ready reports failures
     if (failure := failures.first or refused) and stage.phase in COMPARED:
         return Wait(failure.reason, failure.finding.message)
-    if failures.waits_for:
-        return Wait(failures.reason, failures.waits_for)
+    if failures.waits:
+        return failures.waits
     if stage.phase in COMPARED and analysis.silent:
         text = (
             f"the sidecars of {analysis.silent} pods have not responded to the operator for five"

@@ -46,13 +46,16 @@ def rejection(
         return by_user
     if facts.model.metadata.annotations.get(PROMOTE) == revision:
         return None
-    if earlier := find_rejection(facts.revisions, revision):
-        return earlier
-    if failures.lasting and failures.lasting.reason in left_to_others:
-        return None
     recreates = facts.model.spec.rollout.strategy == "Recreate"
-    if recreates and any(pod.ready for pod in pods_of(facts.pods, revision)):
-        return None  # going back would stop pods that serve first
+    # going back would stop pods that serve first
+    stops = recreates and any(pod.ready for pod in pods_of(facts.pods, revision))
+    # a write may have been refused before a Deployment went back
+    carried = {deployment.revision for deployment in facts.deployments}
+    earlier = find_rejection(facts.revisions, revision)
+    if earlier and not (stops and carried == {revision}):
+        return earlier
+    if stops or (failures.lasting and failures.lasting.reason in left_to_others):
+        return None
     return failures.lasting or failure(revision, analysis)
 
 
