@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from enginewright.manifests.labels import REVISION
+from enginewright.manifests.labels import PROMOTE, REVISION
 from enginewright_contract.reasons import Reason
 
 from tests.support.fake_kube import timestamp
@@ -133,6 +133,42 @@ def test_a_trial_goes_on_while_pods_are_ready_between_crashes_and_ends_once_they
     world.later(hours=1)
     assert not world.canaries()
     assert world.conditions()["RolledBack"][0] == "False"
+
+
+# event: Rollouts | the first revision's pods crash for a day | nothing; its devices are free | Ready and Stalled with the
+#   failure, which says so; the next spec, or `enginewright promote`, starts pods again
+@pytest.mark.parametrize("ends", ["an edit", "a user promotes it"])
+def test_a_first_revision_that_crashes_for_a_day_gives_its_device_back(ends: str) -> None:
+    world = World(replicas=1).settle().job_succeeds()
+    (deployment,) = world.serving_deployments()
+    name, revision = deployment["metadata"]["name"], world.status["revision"]
+    world.crash(name, Reason.BACKEND_CRASHED, restarts=20)
+    world.settle().later(hours=23)
+    assert world.replicas() == {name: 1}
+    world.later(hours=1)
+    assert world.replicas() == {name: 0}
+    for pod in world.pods_of("deployment", name):
+        world.remove("Pod", pod["metadata"]["name"])
+    for _ in range(2):
+        assert world.settle().conditions()["Stalled"] == ("True", "BackendCrashed")
+        assert "left their devices" in world.message()
+        assert world.conditions()["RolledBack"][0] == "False"
+        assert world.operator_restarts().replicas() == {name: 0}
+        world.later(days=3)
+    if ends == "an edit":
+        world.edit(source=OTHER)
+        assert world.replicas() == {name: 0}, "while the next one is prepared"
+        world.job_succeeds(SECOND)
+    else:
+        world.annotate(PROMOTE, revision)
+    assert world.replicas() == {name: 1}
+    assert world.all_available().conditions()["Ready"] == ("True", "Serving")
+
+
+def test_a_first_revision_keeps_its_device_while_others_are_at_fault() -> None:
+    world = World(replicas=1).settle().job_succeeds()
+    world.crash("resnet-cpu", Reason.SECRET_UNUSABLE, restarts=20)
+    assert world.settle().later(days=3).replicas() == {"resnet-cpu": 1}
 
 
 def test_a_proxy_that_crashes_is_named_and_rejects_nothing_before_the_timeout() -> None:

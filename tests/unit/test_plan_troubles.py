@@ -114,6 +114,29 @@ def test_an_engine_job_that_is_evicted_again_and_again_holds_no_device() -> None
     assert world.conditions()["Ready"] == ("False", "Evicted")
 
 
+@pytest.mark.parametrize(
+    ("container", "fields"),
+    [
+        ("server", {"podTemplate": {"env": [{"name": "PYTHONHOME", "value": "/x"}]}}),
+        ("sidecar", {"serving": {"sidecar": {"env": [{"name": "PYTHONHOME", "value": "/x"}]}}}),
+    ],
+)
+def test_a_crash_of_unknown_cause_names_the_variables_that_the_spec_sets(
+    container: str, fields: dict[str, Any]
+) -> None:
+    messages = []
+    for spec in ({}, fields):
+        world = World(**spec).settle().job_succeeds()
+        (deployment,) = world.serving_deployments()
+        name = deployment["metadata"]["name"]
+        ended = report_end(container, code=1)
+        world.serving_pod(name, status={"containerStatuses": [ended]})
+        assert world.settle().conditions()["Ready"] == ("False", "InternalError")
+        messages.append(world.message())
+    assert "env" not in messages[0]
+    assert "env causes it (PYTHONHOME), remove that; otherwise report this" in messages[1]
+
+
 # event: Rollouts | an update's pods fail as every other pod would | the previous revision |
 #   `Stalled` at once
 @pytest.mark.parametrize(

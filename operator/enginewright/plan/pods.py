@@ -51,7 +51,10 @@ _IMAGE_ERRORS: Final = frozenset(
 )
 # of the scheduler's FitError: "0/5 nodes are available: 3 Insufficient cpu, 2 node(s) had ..."
 _NO_NODE: Final = re.compile(r"0/\d+ nodes are available: (.+)", re.DOTALL)
-_AFTERWARDS: Final = re.compile(r"\.? (?:no new claims to deallocate|preemption: )")
+# what its plugins add, the last one of preemption in a cluster whose nodes it does not name
+_AFTERWARDS: Final = re.compile(
+    r"\.? (?:no new claims to deallocate|preemption: )|(?<=\.) not found\.?$"
+)
 _NEXT_REASON: Final = re.compile(r", (?=\d)")
 _COUNT: Final = re.compile(r"^\d+ ")
 # of Events that client-go has combined, too
@@ -135,12 +138,14 @@ def fetch_failure(observed: Iterable[PodView], since: str) -> Failure | None:
     failures = (
         item
         for item in map(failure, observed)
-        if item is not None
-        and item.stage == FETCH_ARTIFACT
-        and item.reason.facets.fault is Fault.ARTIFACT
-        and item.finished_at > since
+        if item is not None and misses_artefact(item) and item.finished_at > since
     )
     return next(failures, None)
+
+
+def misses_artefact(failed: Failure) -> bool:
+    """Return whether a pod did not find its artefact intact in the store."""
+    return failed.stage == FETCH_ARTIFACT and failed.reason.facets.fault is Fault.ARTIFACT
 
 
 def running_stage(pod: PodView, stages: tuple[str, ...]) -> str:

@@ -7,18 +7,19 @@ requests for `canary.hold`. Otherwise nodes, data or requests cause the failure,
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from enginewright_contract.reasons import ExitCode, Fault, Repeats, exit_code
-from enginewright_contract.task import FETCH_ARTIFACT
+from enginewright_contract.reasons import ExitCode, Fault, Reason, Repeats, exit_code
+from enginewright_contract.task import SIDECAR
 from enginewright_contract.verdict import Verdict
 
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import RolloutFailure
 from enginewright.manifests.job_limits import EVICTIONS
 from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, REVISION, SERVE
+from enginewright.manifests.serving_pod import SERVER
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
@@ -107,8 +108,7 @@ def _is_of_others(facts: Facts, pod: PodView) -> bool:
 
 def _is_not_of_revision(failure: pods.Failure) -> bool:
     """Return whether a failure is not the revision's; a damaged artefact is not where it is fetched from the store."""
-    fault = failure.reason.facets.fault
-    return fault in _OF_OTHERS or (fault is Fault.ARTIFACT and failure.stage == FETCH_ARTIFACT)
+    return failure.reason.facets.fault in _OF_OTHERS or pods.misses_artefact(failure)
 
 
 def pods_of(pods: Collection[PodView], revision: str) -> list[PodView]:
@@ -161,7 +161,29 @@ def failure_of(
     revisions: Collection[RevisionView], verdicts: Mapping[str, Verdict], pod: PodView
 ) -> pods.Failure | None:
     """Return why a pod does not serve: its own failure, else what its sidecar reports."""
-    return pods.failure(pod) or refusal_of(revisions, verdicts, pod)
+    own = pods.failure(pod)
+    return _name_variables(revisions, pod, own) if own else refusal_of(revisions, verdicts, pod)
+
+
+def _name_variables(
+    revisions: Collection[RevisionView], pod: PodView, failure: pods.Failure
+) -> pods.Failure:
+    """Return a failure whose cause is not known with the spec's variables of that container, which may be it."""
+    kept = (view.kept for view in revisions if view.revision == pod.label(REVISION))
+    revision = next(filter(None, kept), None)
+    if revision is None or failure.reason is not Reason.INTERNAL_ERROR:
+        return failure
+    own = {
+        SERVER: ("spec.podTemplate.env", revision.snapshot.pod_template.get("env") or ()),
+        SIDECAR: ("spec.serving.sidecar.env", revision.snapshot.sidecar_env),
+    }
+    field, variables = own.get(failure.stage, ("", ()))
+    if not variables:
+        return failure
+    names = ", ".join(variable["name"] for variable in variables)
+    advice = f"if a variable of {field} causes it ({names}), remove that; otherwise {failure.finding.advice}"
+    finding = failure.finding.model_copy(update={"remedy": advice})
+    return replace(failure, finding=finding)
 
 
 def refusal_of(

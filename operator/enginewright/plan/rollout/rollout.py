@@ -45,6 +45,7 @@ from enginewright.plan.rollout.applied_revision import (
 )
 from enginewright.plan.rollout.bring_up import BringUp
 from enginewright.plan.rollout.canary.pods import covering_canaries, stop_canary
+from enginewright.plan.rollout.canary.rollback import is_given_up
 from enginewright.plan.rollout.pod_counts import (
     PodCounts,
     RolloutProgress,
@@ -74,6 +75,7 @@ class RolloutPlan:
     serving: ServingState | None
     progress: RolloutProgress | None
     bring_up: BringUp | None = None  # of the requested revision, if known
+    interrupts: bool = False  # pods that serve end before those of the applied revision start
     left_to_others: Collection[str] = ()  # reasons for which another backend is tried
     ignored_rollback: str = ""  # what a user's rollback asks for and does not get
     apply: tuple[dict[str, Any], ...] = ()
@@ -150,7 +152,9 @@ def roll_out(
     rejection = brought.rejection if brought else None
     rejected = brought.revision.name if brought and rejection else ""
     pods = pod_counts(facts, applied, deployments, canaries, counted)
-    counts, progress = pods.counts, pods.progress
+    counts, progress, served = pods.counts, pods.progress, find_serving(facts)
+    if (served is None and applied.name == rejected) or is_given_up(facts, applied.name):
+        yielding = counts
     now = {name: 0 if name in yielding else count for name, count in counts.items()}
     kept = {deployments[name].name for name in counts if name in deployments}
     gives_up = applied is new or rejection is not None
@@ -168,7 +172,6 @@ def roll_out(
     ]
     rolled_out = pods.complete or (brought is not None and brought.rolled_out)
     serving = serving_now(facts, applied, rolled_out, stored, deployments, counts)
-    served = find_serving(facts)
     canary = tuple(canary_objects(facts.model, facts.revisions, brought, applied))
     last_complete = serving.last_complete if serving else ""
     needed = {applied.name, name or "", last_complete, brought.revision.name if brought else ""}
@@ -180,6 +183,8 @@ def roll_out(
         ready_replicas=ready,
         serving=serving,
         progress=progress,
+        interrupts=facts.model.spec.rollout.strategy == "Recreate"
+        or (in_place and max(counts.values(), default=0) <= 1),
         bring_up=brought,
         left_to_others=left_to_others,
         ignored_rollback=describe_ignored_rollback(facts.model, stored, applied.name, rejected),
