@@ -223,7 +223,7 @@ def test_evictions_do_not_reject_a_revision_of_which_other_pods_are_ready() -> N
     assert world.conditions()["RolledBack"][0] == "False"
 
 
-# event: Nodes | the node of an update's pods is NotReady for longer than `rollout.progressTimeout` | the previous revision,
+# event: Rollouts | the node of an update's pods is NotReady for longer than `rollout.progressTimeout` | the previous revision,
 #   on other nodes | Ready `NodeNotReady` names the node; once it is Ready, the pods have the timeout to become ready
 @pytest.mark.parametrize("update", [verify, replace_directly, promote])
 def test_pods_on_a_node_that_is_down_are_not_late_and_the_node_is_named(

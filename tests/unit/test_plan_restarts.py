@@ -65,7 +65,7 @@ def test_restarts_of_a_canary_that_is_ready_do_not_reject_it(container: str) -> 
     assert world.canaries()
 
 
-# event: Nodes | the nodes of an update's pods restart at once | the previous revision | the update goes on
+# event: Rollouts | the nodes of an update's pods restart at once | the previous revision | the update goes on
 @pytest.mark.parametrize("reason", ["ContainerStatusUnknown", "Unknown"])  # containerd's
 def test_two_nodes_that_restart_at_once_reject_no_revision(reason: str) -> None:
     world = serving(rollout={"canary": {"replicas": 2, "hold": "24h"}})
@@ -81,7 +81,7 @@ def test_two_nodes_that_restart_at_once_reject_no_revision(reason: str) -> None:
     assert world.settle().conditions()["RolledBack"][0] == "False"
 
 
-# event: Nodes | an update's pod crashes again and again on one of several nodes, for what that node lacks | the previous
+# event: Rollouts | an update's pod crashes again and again on one of several nodes, for what that node lacks | the previous
 #   revision | the update is rejected once another node lacks it too, or after `rollout.progressTimeout`
 def test_crashes_that_one_node_causes_count_once() -> None:
     world = serving(rollout={"canary": {"replicas": 2}}).edit(source=OTHER).job_succeeds(SECOND)
