@@ -183,8 +183,7 @@ def roll_out(
         ready_replicas=ready,
         serving=serving,
         progress=progress,
-        interrupts=facts.model.spec.rollout.strategy == "Recreate"
-        or (in_place and max(counts.values(), default=0) <= 1),
+        interrupts=ends_pods_first(facts.model, counts),
         bring_up=brought,
         left_to_others=left_to_others,
         ignored_rollback=describe_ignored_rollback(facts.model, stored, applied.name, rejected),
@@ -247,6 +246,13 @@ def _of_classes(deployments: Iterable[DeploymentView]) -> dict[str, DeploymentVi
     """Return the Deployment of each class: of two, as named by different versions, the one that serves."""
     ranked = sorted(deployments, key=lambda deployment: (deployment.available, deployment.name))
     return {view.accelerator_class: view for view in ranked}
+
+
+def ends_pods_first(model: InferenceModel, counts: Mapping[str, int]) -> bool:
+    """Return whether all serving pods end before those of another revision start."""
+    strategy = model.spec.rollout.strategy
+    alone = max(counts.values(), default=0) <= 1
+    return strategy == "Recreate" or (strategy == "InPlace" and alone)
 
 
 def record_applied(model: InferenceModel, rollout: RolloutPlan) -> AppliedState | None:
