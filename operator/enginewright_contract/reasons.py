@@ -385,7 +385,7 @@ class Reason(StrEnum):
     EVICTED = Row(
         "Evicted",  # by the kubelet, which lacked disk or memory, or found a limit exceeded
         Facets(Fault.NODE, Repeats.UNTIL_ROOM, placement=False, other_backend=False),
-        "raise spec.build.resources.requests and limits for ephemeral-storage or memory, whichever is named, so that a node with enough is chosen",
+        "raise spec.podTemplate.resources.requests and limits for ephemeral-storage or memory, whichever is named, so that a node with enough is chosen",
     )
     INTERNAL_ERROR = Row(
         "InternalError",

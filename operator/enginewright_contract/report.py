@@ -43,15 +43,20 @@ _OF_IMAGE: Final = ("image_failure", "image")
 _TEXTS: Final = (*_OF_IMAGE, "unjudged")  # absent where they are left out; all else is a list
 NAMED_NODES: Final = 5  # named in a message; the rest is a count
 
+_OF_SERVER: Final = "spec.podTemplate.resources"
 _JOB_REMEDIES: Final = {
     Reason.OUT_OF_MEMORY: "raise spec.build.resources.limits.memory",
+    Reason.EVICTED: Reason.EVICTED.remedy.replace(_OF_SERVER, "spec.build.resources"),
     Reason.DRIVER_MISSING: Reason.DRIVER_MISSING.remedy.replace(
         "spec.podTemplate", "spec.build.podTemplate"
     ),
 }
 _CONTAINER_REMEDIES: Final = {
     **dict.fromkeys((*PREPARE_STAGES, LOOKUP_STAGE, *ENGINE_STAGES), _JOB_REMEDIES),
-    SIDECAR: {Reason.OUT_OF_MEMORY: "raise spec.serving.sidecar.resources.limits.memory"},
+    SIDECAR: {
+        Reason.OUT_OF_MEMORY: "raise spec.serving.sidecar.resources.limits.memory",
+        Reason.EVICTED: Reason.EVICTED.remedy.replace(_OF_SERVER, "spec.serving.sidecar.resources"),
+    },
 }
 
 

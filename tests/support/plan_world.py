@@ -62,7 +62,7 @@ from enginewright_contract.images import ImageFacts
 from enginewright_contract.reasons import Reason
 from typing_extensions import override
 
-from tests.support.fake_kube import at_once
+from tests.support.fake_kube import at_once, timestamp
 from tests.support.plan_objects import (
     CPU_IMAGE,
     ENGINE,
@@ -495,6 +495,28 @@ class World(Simulation):
         gpu = image_facts("gpu").model_copy(update={"backends": {"cuda": "13"}})
         self.images = {**self.images, RTX_IMAGE: rtx, GPU_IMAGE: gpu}
         return self
+
+    def node_goes_down(self, name: str = "node-1") -> Self:
+        """Have a node's kubelet be silent for long: the node is NotReady, and its pods are not ready."""
+        return self._set_node(name, "Unknown")
+
+    def node_comes_back(self, name: str = "node-1") -> Self:
+        """Have a node's kubelet speak again, before that of its pods."""
+        return self._set_node(name, "True")
+
+    def _set_node(self, name: str, ready: str) -> Self:
+        (node,) = (node for node in self.nodes if node["metadata"]["name"] == name)
+        at = timestamp(self.now)
+        node["status"]["conditions"] = [
+            {"type": "Ready", "status": ready, "lastTransitionTime": at}
+        ]
+        for pod in self.all("Pod"):
+            if pod["spec"].get("nodeName") == name and pod_view(pod).ready:
+                for condition in pod["status"]["conditions"]:
+                    if condition["type"] == "Ready":
+                        condition.update(status="False", lastTransitionTime=at)
+                self.kube.count_change(pod)
+        return self.settle()
 
     def new_runtime_image(
         self,

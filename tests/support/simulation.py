@@ -159,10 +159,10 @@ class Simulation(abc.ABC):
             pod = mine[-1]
         else:
             pod = self.add_pod(f"{name}-{len(mine):05}", job, JOB_NAME, {})
+        before = pod_view(pod).scheduled_at if pod["status"] else ""
         pod["spec"] = {"nodeName": "node-1"} if placed else {}
         if placed:
-            since = pod_view(pod).scheduled_at or timestamp(self.now)
-            status = {"conditions": [has_node(since)], **status}
+            status = {"conditions": [has_node(before or timestamp(self.now))], **status}
         status = {"phase": "Pending", **status}
         return self.set_status(pod, beside_proxy(status, self.proxy) if self.proxy else status)
 
@@ -352,6 +352,37 @@ class Simulation(abc.ABC):
         pod = self.serving_pod(deployment, index=index, status=status)
         pod["spec"], pod["status"]["phase"] = {}, "Pending"
         return pod
+
+    def leave_pod_ignored(self, deployment: str, *, index: int = 90, scheduler: str = "") -> Json:
+        """Have a pod of a Deployment at which no scheduler looks; returns the pod, as it is kept."""
+        pod = self.serving_pod(deployment, index=index)
+        pod["spec"] = {"schedulerName": scheduler} if scheduler else {}
+        return self.set_status(pod, {"phase": "Pending"})
+
+    def evict(self, pod: Json) -> Json:
+        """Have the kubelet evict a pod, since its node lacks disk; returns the pod, as it is kept."""
+        target = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}
+        kept = [item for item in pod["status"]["conditions"] if item["type"] != "Ready"]
+        evicted = {
+            "phase": "Failed",
+            "reason": "Evicted",
+            "message": "The node was low on resource: ephemeral-storage. ",
+            "conditions": [*kept, {**target, "lastTransitionTime": timestamp(self.now)}],
+        }
+        return self.set_status(pod, evicted)
+
+    def start_again_with_node(self, pod: Json, node: str, reason: str) -> None:
+        """Have a pod's containers start again after a restart of its node, of which the kubelet knows as much as `reason` says."""
+        code = 137 if reason == "ContainerStatusUnknown" else 255
+        times = {"startedAt": None, "finishedAt": timestamp(self.now) if code == 255 else None}
+        starting = runs(timestamp(self.now), ready=False)
+        starting["containerStatuses"][0] |= {
+            "restartCount": 1,
+            "lastState": {"terminated": {"exitCode": code, "reason": reason, **times}},
+        }
+        pod["spec"] = {"nodeName": node}
+        starting["conditions"].append(has_node(pod_view(pod).scheduled_at))
+        self.set_status(pod, {**pod["status"], **starting})
 
     def waiting_pods(self) -> list[Json]:
         """Return the pods of Deployments that no node takes."""

@@ -68,7 +68,7 @@ async def test_each_news_is_one_event_in_its_objects_namespace_or_default() -> N
     kube, clock = FakeKube(), Clock()
     other = EventIntent("Normal", "Serving", "serves")
     await report_news(kube, clock, (MODEL, NEWS), (MODEL, NEWS), (MODEL, other), (CLASS, NEWS))
-    assert [namespace for _, namespace, _ in kube.objects] == ["ns", "ns", "default"]
+    assert sorted(namespace for _, namespace, _ in kube.objects) == ["default", "ns", "ns"]
     assert kube.writes == 3
 
 
@@ -100,3 +100,36 @@ async def test_recording_never_waits_however_many_events_there_are() -> None:
     recorder = EventRecorder(FakeKube(), clock=time.monotonic, now=utc_now)
     for number in range(5000):  # no task writes them
         recorder.record(MODEL, EventIntent("Normal", "A", str(number)))
+
+
+# event: Operator | a thousand models progress at once, and one is rolled back | all | the Warning is written, before what
+#   progresses
+async def test_a_burst_of_progress_drops_no_warning_and_delays_none() -> None:
+    kube = FakeKube()
+    recorder = EventRecorder(kube, clock=time.monotonic, now=utc_now)
+    for number in range(1200):
+        recorder.record(MODEL, EventIntent("Normal", "Analyzing", str(number)))
+    recorder.record(MODEL, NEWS)
+    writer = asyncio.create_task(recorder.run())
+    await asyncio.wait_for(recorder.drain(), 5)
+    writer.cancel()
+    with suppress(asyncio.CancelledError):
+        await writer
+    assert next(iter(kube.objects.values()))["reason"] == NEWS.reason
+    assert len(kube.objects) == 1001
+
+
+async def test_an_event_that_was_dropped_is_recorded_when_it_comes_again() -> None:
+    kube = FakeKube()
+    recorder = EventRecorder(kube, clock=time.monotonic, now=utc_now)
+    news = [(MODEL, EventIntent("Warning", "A", str(number))) for number in range(1001)]
+    for regarding, intent in news:
+        recorder.record(regarding, intent)
+    writer = asyncio.create_task(recorder.run())
+    await asyncio.wait_for(recorder.drain(), 5)
+    recorder.record(*news[-1])
+    await asyncio.wait_for(recorder.drain(), 5)
+    writer.cancel()
+    with suppress(asyncio.CancelledError):
+        await writer
+    assert len(kube.objects) == 1001

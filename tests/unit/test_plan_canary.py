@@ -687,7 +687,11 @@ def cannot_start(world: World, why: str) -> None:
     (stable,) = world.serving_deployments()
     if why == "quota":
         refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}
-        stable["status"]["conditions"] = [{**refused, "message": "exceeded quota: gpus"}]
+        stable["status"] |= {
+            "observedGeneration": stable["metadata"]["generation"],
+            "updatedReplicas": 0,
+            "conditions": [{**refused, "message": "exceeded quota: gpus"}],
+        }
     else:
         name, reported = stable["metadata"]["name"], {"conditions": [unschedulable(NO_DEVICE)]}
         waiting = world.serving_pod(name, index=7, status=reported)

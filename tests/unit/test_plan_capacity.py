@@ -185,23 +185,131 @@ def test_a_late_pod_is_not_given_up_while_another_one_reports_a_fault_of_the_sto
     assert world.conditions()["RolledBack"][0] == "False"
 
 
-@pytest.mark.parametrize("evictions", [2, 3])
-def test_pods_that_are_evicted_again_and_again_reject_a_revision(evictions: int) -> None:
+@pytest.mark.parametrize("times", [2, 3])
+def test_pods_that_are_evicted_again_and_again_reject_a_revision(times: int) -> None:
     world = verify()
     name = world.canaries()[0]["metadata"]["name"]
-    for index in range(evictions):
-        evicted = {"phase": "Failed", "reason": "Evicted", "message": "it wrote too much"}
-        world.serving_pod(name, index=index, status=evicted)
+    for index in range(times):
+        pod = world.serving_pod(name, index=index)
         world.later(minutes=5)
-    rejected = ("True", "Evicted") if evictions > 2 else ("False", "Serving")
+        world.evict(pod)
+        world.settle()
+    rejected = ("True", "Evicted") if times > 2 else ("False", "Serving")
     assert world.conditions()["RolledBack"] == rejected
+    if times > 2:
+        assert "raise spec.podTemplate.resources" in world.condition("RolledBack")["message"]
+
+
+# event: Rollouts | a node that lacks disk evicts all pods of an update at once | the previous revision | other pods of the
+#   update take their place
+def test_pods_that_are_evicted_at_once_count_as_one() -> None:
+    world = verify()
+    name = world.canaries()[0]["metadata"]["name"]
+    evicted = [world.serving_pod(name, index=index) for index in range(4)]
+    world.later(minutes=5)
+    for pod in evicted:
+        world.evict(pod)
+    world.serving_pod(name, index=5)
+    assert world.settle().conditions()["RolledBack"][0] == "False"
 
 
 def test_evictions_do_not_reject_a_revision_of_which_other_pods_are_ready() -> None:
     world = replace_directly()
     name = world.serving_deployments()[0]["metadata"]["name"]
     world.serving_pod(name, index=5, ready=True)
-    evicted = {"phase": "Failed", "reason": "Evicted", "message": "it wrote too much"}
     for index in range(3):
-        world.serving_pod(name, index=index, status=evicted)
-    assert world.settle().conditions()["RolledBack"][0] == "False"
+        world.evict(world.serving_pod(name, index=index))
+        world.later(minutes=5)
+    assert world.conditions()["RolledBack"][0] == "False"
+
+
+# event: Rollouts | the node of an update's pods is NotReady for longer than `rollout.progressTimeout` | the previous revision,
+#   on other nodes | Ready `NodeNotReady` names the node; once it is Ready, the pods have the timeout to become ready
+@pytest.mark.parametrize("update", [verify, replace_directly, promote])
+def test_pods_on_a_node_that_is_down_are_not_late_and_the_node_is_named(
+    update: Callable[[], World],
+) -> None:
+    world = update()
+    (deployment,) = world.canaries() if update is verify else world.serving_deployments()
+    pod = world.serving_pod(deployment["metadata"]["name"], index=91)
+    pod["spec"] = {"nodeName": "node-2"}
+    world.node_goes_down("node-2").later(**LONG)
+    assert world.conditions()["Ready"] == ("False", "NodeNotReady")
+    assert world.conditions()["RolledBack"][0] == "False"
+    assert "node node-2 is NotReady" in world.message()
+    world.node_comes_back("node-2").later(minutes=9)
+    assert world.conditions()["RolledBack"][0] == "False"
+    assert "NotReady" not in world.message()
+    world.later(minutes=1)
+    assert world.conditions()["RolledBack"] == ("True", "RolloutFailed")
+
+
+def test_serving_pods_on_a_node_that_is_down_name_it() -> None:
+    world = serving()
+    world._set_counts(world.the("Deployment"), replicas=2, updatedReplicas=2, unavailableReplicas=2)
+    world.node_goes_down()
+    assert world.conditions()["Ready"] == ("False", "NodeNotReady")
+    assert ("Warning", "NodeNotReady") in [(event.type, event.reason) for event in world.events]
+
+
+# event: Rollouts | no scheduler looks at an update's pods, as the one that they name does not run | the previous revision | after
+#   a minute Ready `CapacityBlocked` names the scheduler
+@pytest.mark.parametrize("scheduler", ["", "volcano"])
+def test_pods_at_which_no_scheduler_looks_say_so_and_do_not_hold_the_fleets_turn(
+    scheduler: str,
+) -> None:
+    world = serving(rollout=WITH_CANARY).new_runtime_image(like=image_facts("cpu"))
+    world.job_succeeds()
+    world.leave_pod_ignored(world.canaries()[0]["metadata"]["name"], scheduler=scheduler)
+    world.settle()
+    assert world.conditions()["Ready"] == ("False", "VerifyingCanary"), "it may look at it yet"
+    world.later(minutes=1)
+    assert world.conditions()["Ready"] == ("False", "CapacityBlocked")
+    assert f"scheduler {scheduler}".strip() in world.message()
+    assert "reason" not in world.status["images"]
+    world.later(**LONG)
+    assert world.status["images"]["reason"] == "CapacityBlocked"
+    assert "has not looked at a pod" in world.status["images"]["message"]
+
+
+def test_a_pod_that_itself_names_its_node_has_the_timeout_from_its_creation() -> None:
+    world = verify()
+    pod = world.serving_pod(world.canaries()[0]["metadata"]["name"], index=0)
+    world.set_status(pod, {"phase": "Running"})
+    world.later(minutes=9)
+    assert world.conditions()["RolledBack"][0] == "False"
+    world.later(minutes=1)
+    assert world.conditions()["RolledBack"] == ("True", "RolloutFailed")
+
+
+def test_a_rollout_that_goes_well_writes_no_warning() -> None:
+    world = promote().all_available()
+    assert {"VerifyingCanary", "Analyzing", "Serving"} <= set(world.event_reasons())
+    assert {event.type for event in world.events} == {"Normal"}
+
+
+def test_reason_and_message_are_of_the_same_pod() -> None:
+    world = serving(rollout={"canary": {"replicas": 2}}).new_runtime_image(like=image_facts("cpu"))
+    world.job_succeeds()
+    name = world.canaries()[0]["metadata"]["name"]
+    server = {"name": "server", "image": "x:1", "state": {"waiting": {"reason": "ErrImagePull"}}}
+    pulls = world.serving_pod(name, index=0)
+    world.set_status(pulls, {**pulls["status"], "containerStatuses": [server]})
+    world.waiting_pod(name, index=1)
+    world.settle()
+    assert "cannot pull the image x:1" in world.message()
+    assert world.conditions()["Ready"] == ("False", "VerifyingCanary")
+    pulls["status"]["conditions"] = [has_node(timestamp(world.now + timedelta(minutes=5)))]
+    world.later(**LONG)
+    assert world.status["images"]["reason"] == "CapacityBlocked"
+    assert "Insufficient nvidia.com/gpu" in world.status["images"]["message"]
+
+
+def test_what_forbade_the_pods_of_an_earlier_canary_is_not_said_of_the_next() -> None:
+    world = verify().pods_are_refused(QUOTA)
+    world.edit(serving={"batching": {"maxSize": 8}})
+    (canary,) = world.canaries()
+    assert canary["metadata"]["labels"][REVISION] == world.status["target"]["revision"]
+    assert QUOTA in str(canary["status"]), "its controller has not looked yet"
+    assert world.conditions()["Ready"] == ("False", "VerifyingCanary")
+    assert "quota" not in world.message()

@@ -246,6 +246,13 @@ def follows() -> World:
     return world.settle()
 
 
+def canary_on_a_node_that_is_down() -> World:
+    world = verifying()
+    pod = world.serving_pod(world.canaries()[0]["metadata"]["name"])
+    pod["spec"] = {"nodeName": "node-2"}
+    return world.node_goes_down("node-2")
+
+
 STATES: Final[dict[str, Callable[[], World]]] = {
     "the runtime image is being probed": start_without_probe,
     "the spec cannot be acted on": lambda: World(backends=["openvino"]).settle(),
@@ -298,6 +305,7 @@ STATES: Final[dict[str, Callable[[], World]]] = {
     "update, the API server refuses its pods": lambda: refuse_pods(updating().rolling(available=2)),
     "update, its canary is verified": verifying,
     "update, no device for its canary": lambda: verifying().canary_unschedulable(),
+    "update, the node of its canary is NotReady": canary_on_a_node_that_is_down,
     "update, the API server refuses its canary": lambda: verifying().pods_are_refused(QUOTA),
     "update, its canary gets requests": analyzing,
     "update, promoted after its canary": lambda: analyzing().later(seconds=61),
@@ -383,6 +391,34 @@ def test_conditions_are_those_of_the_table(state: str) -> None:
     world.verdicts = {}
     world.settle()
     assert world.status == before, "a restarted operator writes the same"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "replicas", "ends"),
+    [("Recreate", 2, True), ("InPlace", 1, True), ("InPlace", 2, False), ("Surge", 1, False)],
+)
+def test_a_revision_whose_pods_end_first_is_not_said_to_keep_serving(
+    strategy: str, replicas: int, *, ends: bool
+) -> None:
+    world = serving(replicas=replicas, rollout={"strategy": strategy})
+    old = world.status["revision"]
+    world.edit(source=OTHER)
+    assert f"revision {old} keeps serving" in world.message(), "while the next one is prepared"
+    world.job_succeeds(SECOND)
+    assert (f"the pods of revision {old} end first" in world.message()) == ends
+    assert (f"revision {old} keeps serving" in world.message()) != ends
+
+
+@pytest.mark.parametrize("state", ["rejected", "verified"])
+def test_an_update_does_not_hide_what_the_serving_revision_lacks(state: str) -> None:
+    world = verifying() if state == "verified" else canary_crashes()
+    before = world.conditions()["Ready"]
+    world.edit(replicas=6)
+    deployment = world.the("Deployment") if state == "rejected" else world.serving_deployments()[0]
+    condition = {"type": "ReplicaFailure", "status": "True", "message": QUOTA}
+    world._set_counts(deployment, replicas=2, readyReplicas=2, conditions=[condition])
+    assert world.settle().conditions()["Ready"] == before
+    assert "pods ready: cpu 0/6: cannot create pods of class cpu: exceeded quota" in world.message()
 
 
 def two_pods() -> tuple[World, list[str]]:

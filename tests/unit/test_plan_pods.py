@@ -129,6 +129,10 @@ def test_an_image_that_a_volume_mounts_is_named_where_it_cannot_be_pulled(reason
             "Insufficient cpu",
         ),
         ("no nodes available to schedule pods", "no nodes available to schedule pods"),
+        (
+            '0/1 nodes are available: persistentvolumeclaim "models" not found. not found',
+            'persistentvolumeclaim "models" not found',
+        ),
     ],
 )
 def test_scheduler_reasons_do_not_depend_on_the_node_count(said: str, reported: str) -> None:

@@ -20,7 +20,7 @@ from tests.support.plan_objects import (
     make_object,
     publish_model,
 )
-from tests.support.plan_world import World
+from tests.support.plan_world import World, serving
 from tests.support.simulation import (
     LACKING_ROOM,
     PASSING,
@@ -581,6 +581,18 @@ def test_artefact_that_is_lost_again_is_prepared_again() -> None:
     assert len(jobs(world)) == 3
     world.job_succeeds()
     assert world.status["prepared"]["key"] == "a" * 64
+
+
+def test_what_a_pod_missed_before_the_repair_is_no_news_after_it() -> None:
+    world = serving()
+    world.partly_available("resnet-cpu", 1)
+    world.later(minutes=10)
+    world.crash("resnet-cpu", Reason.ARTIFACT_CORRUPT, "fetch-artifact", index=1, restarts=0)
+    assert world.settle().conditions()["Ready"] == ("False", "Preparing")
+    world.now += timedelta(minutes=2)
+    world.job_succeeds()
+    assert world.conditions()["Ready"] == ("False", "Progressing"), "its pod waits to start again"
+    assert "ArtifactCorrupt" not in world.event_reasons()
 
 
 def test_a_damaged_copy_in_a_pod_says_nothing_of_the_store() -> None:

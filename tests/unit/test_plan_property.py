@@ -530,6 +530,21 @@ class Cluster(RuleBasedStateMachine):
     def new_pods_find_no_device(self, minutes: int) -> None:
         self.world.update_unschedulable().later(minutes=minutes)
 
+    @precondition(a_canary_runs)
+    @rule(minutes=WAITS)
+    def no_scheduler_looks_at_a_canary(self, minutes: int) -> None:
+        name = self.world.canaries()[0]["metadata"]["name"]
+        self.world.leave_pod_ignored(name, index=0)
+        self.world.later(minutes=minutes)
+
+    @precondition(of_a_model)
+    @rule(is_down=st.booleans(), minutes=WAITS)
+    def a_node_goes_down_or_comes_back(self, is_down: bool, minutes: int) -> None:
+        world, before = self.world, self.world.conditions()["RolledBack"]
+        after = (world.node_goes_down() if is_down else world.node_comes_back()).conditions()
+        assert after["RolledBack"][0] == "False" or after["RolledBack"] == before
+        world.later(minutes=minutes)
+
     @precondition(pods_wait_for_a_node)
     @rule()
     def nodes_take_waiting_pods(self) -> None:

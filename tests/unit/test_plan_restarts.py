@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from enginewright.manifests.labels import REVISION
+from enginewright.manifests.labels import PROMOTE, REVISION
 from enginewright_contract.reasons import Reason
 
 from tests.support.fake_kube import timestamp
@@ -65,17 +65,32 @@ def test_restarts_of_a_canary_that_is_ready_do_not_reject_it(container: str) -> 
     assert world.canaries()
 
 
-def test_ends_on_two_nodes_of_which_nothing_is_known_do_not_reject_pods_that_are_ready() -> None:
+# event: Rollouts | the nodes of an update's pods restart at once | the previous revision | the update goes on
+@pytest.mark.parametrize("reason", ["ContainerStatusUnknown", "Unknown"])  # containerd's
+def test_two_nodes_that_restart_at_once_reject_no_revision(reason: str) -> None:
     world = serving(rollout={"canary": {"replicas": 2, "hold": "24h"}})
     world.edit(source=OTHER).job_succeeds(SECOND).canary_available()
     for index, pod in enumerate(world.canary_pods()):
-        world.has_restarted(pod, "server", ago=timedelta())
-        pod["spec"] = {"nodeName": f"node-{index}"}
-        (server,) = pod["status"]["containerStatuses"]
-        # as the kubelet writes it after a restart of the node
-        unknown = {"exitCode": 137, "reason": "ContainerStatusUnknown", "finishedAt": None}
-        server["lastState"] = {"terminated": unknown}
+        world.start_again_with_node(pod, f"node-{index + 1}", reason)
     assert world.settle().conditions()["RolledBack"][0] == "False"
+    assert world.conditions()["Ready"] == ("False", "Analyzing")
+    for pod in world.canary_pods():
+        (ready, _) = pod["status"]["conditions"]
+        ready["status"] = "True"
+        world.kube.count_change(pod)
+    assert world.settle().conditions()["RolledBack"][0] == "False"
+
+
+# event: Rollouts | an update's pod crashes again and again on one of several nodes, for what that node lacks | the previous
+#   revision | the update is rejected once another node lacks it too, or after `rollout.progressTimeout`
+def test_crashes_that_one_node_causes_count_once() -> None:
+    world = serving(rollout={"canary": {"replicas": 2}}).edit(source=OTHER).job_succeeds(SECOND)
+    name = world.canaries()[0]["metadata"]["name"]
+    world.crash(name, Reason.DRIVER_MISSING, index=0, restarts=5)
+    assert world.settle().conditions()["RolledBack"][0] == "False"
+    assert world.conditions()["Ready"] == ("False", "DriverMissing")
+    world.crash(name, Reason.DRIVER_MISSING, index=1, node="node-2", restarts=0)
+    assert world.settle().conditions()["RolledBack"] == ("True", "DriverMissing")
 
 
 def test_a_canary_that_crashes_again_and_again_is_rejected_while_it_is_ready() -> None:
@@ -118,6 +133,42 @@ def test_a_trial_goes_on_while_pods_are_ready_between_crashes_and_ends_once_they
     world.later(hours=1)
     assert not world.canaries()
     assert world.conditions()["RolledBack"][0] == "False"
+
+
+# event: Rollouts | the first revision's pods crash for a day | nothing; its devices are free | Ready and Stalled with the
+#   failure, which says so; the next spec, or `enginewright promote`, starts pods again
+@pytest.mark.parametrize("ends", ["an edit", "a user promotes it"])
+def test_a_first_revision_that_crashes_for_a_day_gives_its_device_back(ends: str) -> None:
+    world = World(replicas=1).settle().job_succeeds()
+    (deployment,) = world.serving_deployments()
+    name, revision = deployment["metadata"]["name"], world.status["revision"]
+    world.crash(name, Reason.BACKEND_CRASHED, restarts=20)
+    world.settle().later(hours=23)
+    assert world.replicas() == {name: 1}
+    world.later(hours=1)
+    assert world.replicas() == {name: 0}
+    for pod in world.pods_of("deployment", name):
+        world.remove("Pod", pod["metadata"]["name"])
+    for _ in range(2):
+        assert world.settle().conditions()["Stalled"] == ("True", "BackendCrashed")
+        assert "left their devices" in world.message()
+        assert world.conditions()["RolledBack"][0] == "False"
+        assert world.operator_restarts().replicas() == {name: 0}
+        world.later(days=3)
+    if ends == "an edit":
+        world.edit(source=OTHER)
+        assert world.replicas() == {name: 0}, "while the next one is prepared"
+        world.job_succeeds(SECOND)
+    else:
+        world.annotate(PROMOTE, revision)
+    assert world.replicas() == {name: 1}
+    assert world.all_available().conditions()["Ready"] == ("True", "Serving")
+
+
+def test_a_first_revision_keeps_its_device_while_others_are_at_fault() -> None:
+    world = World(replicas=1).settle().job_succeeds()
+    world.crash("resnet-cpu", Reason.SECRET_UNUSABLE, restarts=20)
+    assert world.settle().later(days=3).replicas() == {"resnet-cpu": 1}
 
 
 def test_a_proxy_that_crashes_is_named_and_rejects_nothing_before_the_timeout() -> None:

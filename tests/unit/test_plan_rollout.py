@@ -4,6 +4,7 @@ import copy
 from typing import Any
 
 import pytest
+from enginewright.kube.errors import Transient
 from enginewright.manifests.snapshot import Revision, Snapshot
 from enginewright.plan.plan import plan
 from enginewright.plan.rollout import pod_counts
@@ -281,6 +282,23 @@ def test_recreate_ends_no_pods_that_serve_for_a_revision_without_any(how: str) -
     world.partly_available("resnet-cpu", 0)
     assert revision(world.the("Deployment")) == old
     assert world.all_available().status["serving"]["revision"] == old
+
+
+def test_recreate_does_not_go_back_from_pods_that_serve_after_a_write_was_refused() -> None:
+    world = serving(rollout={"strategy": "Recreate"})
+    world.edit(source=OTHER).job_succeeds(SECOND)
+    new = world.status["revision"]
+    for pod in world.pods_of("deployment", "resnet-cpu"):
+        world.remove("Pod", pod["metadata"]["name"])
+    world.crash("resnet-cpu", Reason.BACKEND_CRASHED)
+    world.kube.refused_after = 1  # once the rejection is recorded
+    with pytest.raises(Transient):
+        world.pass_once()
+    world.partly_available("resnet-cpu", 1)
+    assert revision(world.the("Deployment")) == new
+    assert world.conditions()["Ready"] == ("False", "RollingOut")
+    world.crash("resnet-cpu", Reason.BACKEND_CRASHED, index=0)
+    assert revision(world.settle().the("Deployment")) != new
 
 
 def test_surge_goes_back_beside_serving_pods() -> None:

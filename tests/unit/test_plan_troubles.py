@@ -35,7 +35,7 @@ def failure(pod: dict[str, Any]) -> pods.Failure:
         ("sidecar", "spec.serving.sidecar.resources"),
     ],
 )
-def test_memory_is_raised_where_it_ran_out(container: str, field: str) -> None:
+def test_memory_and_disk_are_raised_where_they_ran_out(container: str, field: str) -> None:
     expected = f"; raise {field}.limits.memory"
     assert failure(make_killed(container)).finding.message.endswith(expected)
     own = Finding(reason=Reason.OUT_OF_MEMORY, cause="the model does not fit")
@@ -44,6 +44,7 @@ def test_memory_is_raised_where_it_ran_out(container: str, field: str) -> None:
         failure(make_killed(container, termination_message)).finding.message
         == f"the model does not fit{expected}"
     )
+    assert remedy(Reason.EVICTED, container).startswith(f"raise {field}.requests")
 
 
 @pytest.mark.parametrize("stage", ["build", "golden"])
@@ -112,6 +113,29 @@ def test_an_engine_job_that_is_evicted_again_and_again_holds_no_device() -> None
         world.job_pod_becomes(**make_evicted() | {"initContainerStatuses": []})
     assert all(job["status"].get("conditions") for job in world.all("Job"))
     assert world.conditions()["Ready"] == ("False", "Evicted")
+
+
+@pytest.mark.parametrize(
+    ("container", "fields"),
+    [
+        ("server", {"podTemplate": {"env": [{"name": "PYTHONHOME", "value": "/x"}]}}),
+        ("sidecar", {"serving": {"sidecar": {"env": [{"name": "PYTHONHOME", "value": "/x"}]}}}),
+    ],
+)
+def test_a_crash_of_unknown_cause_names_the_variables_that_the_spec_sets(
+    container: str, fields: dict[str, Any]
+) -> None:
+    messages = []
+    for spec in ({}, fields):
+        world = World(**spec).settle().job_succeeds()
+        (deployment,) = world.serving_deployments()
+        name = deployment["metadata"]["name"]
+        ended = report_end(container, code=1)
+        world.serving_pod(name, status={"containerStatuses": [ended]})
+        assert world.settle().conditions()["Ready"] == ("False", "InternalError")
+        messages.append(world.message())
+    assert "env" not in messages[0]
+    assert "env causes it (PYTHONHOME), remove that; otherwise report this" in messages[1]
 
 
 # event: Rollouts | an update's pods fail as every other pod would | the previous revision |

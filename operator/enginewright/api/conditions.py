@@ -106,6 +106,7 @@ class StatusReason(StrEnum):
     NO_MATCHING_NODE = "NoMatchingNode"  # no node matches the class
     OVERLAPPING_CLASS = "OverlappingClass"  # another class requests the same resource on a node
     MIXED_DEVICES = "MixedDevices"  # a class's nodes have different GPU products or sizes
+    NODE_NOT_READY = "NodeNotReady"  # the node of a pod is NotReady: see the message
     FEATURE_MISSING = "FeatureMissing"  # a node lacks an instruction set of the class's cpuFeatures
 
 

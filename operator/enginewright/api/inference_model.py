@@ -468,7 +468,7 @@ class Rollout(ApiModel):
     """Whether a new revision may have other inputs and outputs than the serving one, in a way that breaks clients. If not, it waits."""
 
     progress_timeout: Annotated[Duration | None, between("a progressTimeout", "10s", "168h")] = None
-    """How long a new pod may take to be ready once it has its node before its revision counts as failed, such as 10m; absent: 10m, or serving.startupTimeout if that is longer. The time for which it waits for a node does not count."""
+    """How long a new pod may take to be ready once it has its node before its revision counts as failed, such as 10m; absent: 10m, or serving.startupTimeout if that is longer. The time for which it waits for a node, or its node is NotReady, does not count."""
 
     paused: bool = False
     """Pauses rollouts: changes of the spec are prepared but not rolled out. A move to another runtime image starts no Job."""

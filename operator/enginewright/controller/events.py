@@ -1,7 +1,7 @@
 """Events that `kubectl describe` shows, recorded once per change without blocking a reconcile.
 
 Reconciles enqueue them and go on: one task writes them, and logs and drops one that cannot be
-written. The name of an Event is derived from its content, so that the same Event of a
+written. Warnings come first, and progress, of which a burst may be long, takes no place from them. The name of an Event is derived from its content, so that the same Event of a
 restarted operator increases the count of the existing one instead of adding one.
 """
 
@@ -37,7 +37,10 @@ class EventRecorder:
         self._api = api
         self._clock = clock
         self._now = now
-        self._waiting: asyncio.Queue[JsonObject] = asyncio.Queue(_WAITING)
+        self._waiting: dict[str, asyncio.Queue[JsonObject]] = {
+            kind: asyncio.Queue(_WAITING) for kind in ("Warning", "Normal")
+        }
+        self._count = asyncio.Semaphore(0)  # of all that wait
         self._last_recorded: OrderedDict[str, float] = OrderedDict()
 
     def record(self, regarding: Mapping[str, Any], intent: EventIntent) -> None:
@@ -48,28 +51,33 @@ class EventRecorder:
         last = self._last_recorded.get(name)
         if last is not None and moment - last < REPEAT_AFTER:
             return
+        try:
+            self._waiting[intent.type].put_nowait(event)
+        except asyncio.QueueFull:
+            _logger.warning("dropped an event, the queue is full: %s", intent.message)
+            return
+        self._count.release()
         self._last_recorded[name] = moment
         self._last_recorded.move_to_end(name)
         if len(self._last_recorded) > _REMEMBERED:
             self._last_recorded.popitem(last=False)
-        try:
-            self._waiting.put_nowait(event)
-        except asyncio.QueueFull:
-            _logger.warning("dropped an event, the queue is full: %s", intent.message)
 
     async def run(self) -> None:
         """Write Events until cancelled."""
         while True:
-            event = await self._waiting.get()
+            await self._count.acquire()
+            waiting = next(queue for queue in self._waiting.values() if not queue.empty())
+            event = waiting.get_nowait()
             try:
                 await self._write(event)
             except KubeError as error:
                 _logger.warning("cannot write an event: %s: %s", error.message, event["message"])
-            self._waiting.task_done()
+            waiting.task_done()
 
     async def drain(self) -> None:
         """Return when all recorded Events are written."""
-        await self._waiting.join()
+        for queue in self._waiting.values():
+            await queue.join()
 
     async def _write(self, event: JsonObject) -> None:
         metadata = event["metadata"]

@@ -11,7 +11,7 @@ from typing import Final
 from enginewright.controller.observe import POD
 from enginewright.controller.shared import Shared
 from enginewright.kube.api import JsonObject
-from enginewright.kube.errors import KubeError, Transient
+from enginewright.kube.errors import KubeError
 from enginewright.kube.resources import EVENTS, JOBS
 from enginewright.manifests.job_limits import REFUSED_AFTER
 from enginewright.observed.base import Json
@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 async def find_refusals(
     shared: Shared, jobs: Iterable[JobView], pods: Iterable[JsonObject]
 ) -> dict[str, str]:
-    """Return why those of `jobs` that should have one of `pods` have none, by name. Raises Transient."""
+    """Return why those of `jobs` that should have one of `pods` have none, by name, as far as Events can be read."""
     refusals = {}
     has_pod = {pod.owners.get(JOBS.kind) for pod in shared.cache.views(POD, pods)}
     for job in jobs:
@@ -47,8 +47,6 @@ async def _read(shared: Shared, job: JobView) -> str:
     fields = f"involvedObject.uid={job.uid},reason={_REASON}"
     try:
         listing = await shared.api.list(EVENTS, job.namespace, fields=fields)
-    except Transient:
-        raise
     except KubeError as error:
         _logger.warning("the Events of Job %s cannot be read: %s", job.name, error.message)
         return ""

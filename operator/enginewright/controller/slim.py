@@ -52,7 +52,8 @@ def _metadata(resource: Resource, metadata: Mapping[str, Any]) -> JsonObject:
 
 def _pod(obj: Mapping[str, Any]) -> JsonObject:
     spec = obj.get("spec") or {}
-    kept: JsonObject = {key: spec[key] for key in ("nodeName",) if key in spec}
+    placed = "nodeName" if "nodeName" in spec else "schedulerName"  # that is to place it
+    kept: JsonObject = {placed: spec[placed]} if placed in spec else {}
     for kind in ("initContainers", "containers"):  # limits explain why one was ended
         kept[kind] = [
             {"name": item["name"], "resources": item.get("resources") or {}}
@@ -68,11 +69,15 @@ def _autoscaler(obj: Mapping[str, Any]) -> JsonObject:
 
 
 def _node(obj: Mapping[str, Any]) -> JsonObject:
-    """Keep readiness and schedulability; labels stay with the metadata."""
+    """Keep readiness, which changes rarely, and schedulability; labels stay with the metadata."""
     spec = obj.get("spec") or {}
     status = obj.get("status") or {}
     conditions = [
-        {"type": _READY, "status": condition.get("status")}
+        {
+            key: condition[key]
+            for key in ("type", "status", "lastTransitionTime")
+            if key in condition
+        }
         for condition in status.get("conditions") or ()
         if condition.get("type") == _READY
     ]

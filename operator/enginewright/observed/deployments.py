@@ -29,7 +29,9 @@ class DeploymentView(ObservedObject):
     ready_pods: int
     available: int
     is_stuck: bool  # Progressing is False, as after progressDeadlineSeconds
-    refused: ObservedCondition | None  # ReplicaFailure: the API server rejects its pods
+    refused: (
+        ObservedCondition | None
+    )  # ReplicaFailure: the API server rejects pods of the latest spec
 
     @property
     def is_serving(self) -> bool:
@@ -63,11 +65,12 @@ def deployment_view(obj: Json) -> DeploymentView:
     view, replicas = identity(obj), spec(obj).get("replicas")
     by_type = {condition.type: condition for condition in conditions(obj)}
     progressing, failing = by_type.get("Progressing"), by_type.get("ReplicaFailure")
+    is_current = _count(obj, "observedGeneration") >= int(obj["metadata"].get("generation") or 0)
     return DeploymentView(
         **view,
         accelerator_class=view["labels"].get(CLASS, ""),
         revision=view["labels"].get(REVISION, ""),
-        is_current=_count(obj, "observedGeneration") >= int(obj["metadata"].get("generation") or 0),
+        is_current=is_current,
         desired=1 if replicas is None else int(replicas),
         count_is_shared=bool(count_managers(obj["metadata"]) - {FIELD_MANAGER}),
         pods=_count(obj, "replicas"),
@@ -75,7 +78,7 @@ def deployment_view(obj: Json) -> DeploymentView:
         ready_pods=_count(obj, "readyReplicas"),
         available=_count(obj, "availableReplicas"),
         is_stuck=progressing is not None and progressing.status == "False",
-        refused=failing if failing and failing.status == "True" else None,
+        refused=failing if failing and failing.status == "True" and is_current else None,
     )
 
 

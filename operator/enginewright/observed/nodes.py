@@ -1,10 +1,10 @@
-"""Nodes: their labels and taints."""
+"""Nodes: their labels, taints and readiness."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from enginewright.api.pods import Toleration
-from enginewright.observed.base import Json, ObservedObject, identity, spec
+from enginewright.observed.base import Json, ObservedObject, conditions, identity, spec
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class NodeView(ObservedObject):
 
     unschedulable: bool  # cordoned
     taints: tuple[Taint, ...]
+    is_down: bool  # NotReady, as kubectl calls it: its kubelet says so, or is silent
+    ready_since: str  # RFC 3339, if it is not down and that is known
 
     def takes_pods(self, tolerations: Iterable[Toleration]) -> bool:
         """Return whether pods with these tolerations can be scheduled on it."""
@@ -45,6 +47,8 @@ class NodeView(ObservedObject):
 
 def node_view(obj: Json) -> NodeView:
     """Return the view of a Node (core/v1)."""
+    ready = next((condition for condition in conditions(obj) if condition.type == "Ready"), None)
+    is_down = ready is not None and ready.status != "True"
     return NodeView(
         **identity(obj),
         unschedulable=bool(spec(obj).get("unschedulable")),
@@ -56,4 +60,6 @@ def node_view(obj: Json) -> NodeView:
             )
             for item in spec(obj).get("taints") or ()
         ),
+        is_down=is_down,
+        ready_since="" if ready is None or is_down else ready.since,
     )

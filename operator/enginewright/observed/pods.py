@@ -46,10 +46,12 @@ class PodView(ObservedObject):
     reason: str  # why the pod failed, such as DeadlineExceeded
     message: str
     node: str  # once scheduled
+    scheduler: str  # that is to find a node, until one has
     scheduled_at: str  # RFC 3339, once scheduled
     unschedulable: str  # the scheduler's message, if it could not schedule it
     ready: bool
     ready_changed: str  # RFC 3339, when it became ready or unready, once a kubelet has it
+    evicted_at: str  # RFC 3339, or as another disruption began, if so
     was_ready: bool  # since its init containers have ended
     ip: str
     annotations: Json
@@ -82,16 +84,22 @@ def pod_view(obj: Json) -> PodView:
     scheduled, ready = by_type.get("PodScheduled"), by_type.get("Ready")
     initialized = by_type.get("Initialized")  # later than the unreadiness of a pod that starts
     refused = scheduled is not None and scheduled.status == "False"
+    disrupted, node = by_type.get("DisruptionTarget"), str(spec(obj).get("nodeName") or "")
+    own = identity(obj)
+    # no scheduler says when, where the pod itself names its node
+    placed_at = (scheduled.since if scheduled else "") or own["created"]
     return PodView(
-        **identity(obj),
+        **own,
         phase=str(status(obj).get("phase") or ""),
         reason=str(status(obj).get("reason") or ""),
         message=str(status(obj).get("message") or ""),
-        node=str(spec(obj).get("nodeName") or ""),
-        scheduled_at=scheduled.since if scheduled and not refused else "",
+        node=node,
+        scheduler=str(spec(obj).get("schedulerName") or ""),
+        scheduled_at=placed_at if node else "",
         unschedulable=(scheduled.message or scheduled.reason) if scheduled and refused else "",
         ready=ready is not None and ready.status == "True",
         ready_changed=ready.since if ready is not None else "",
+        evicted_at=disrupted.since if disrupted else "",
         was_ready=ready is not None
         and (ready.status == "True" or initialized is None or ready.since > initialized.since),
         ip=str(status(obj).get("podIP") or ""),

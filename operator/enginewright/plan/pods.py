@@ -24,7 +24,7 @@ from enginewright_contract.task import (
 )
 
 from enginewright.api.conditions import StatusReason
-from enginewright.manifests.labels import COMPONENT, REVISION, SERVE
+from enginewright.manifests.labels import CANARY, COMPONENT, REVISION, SERVE
 from enginewright.manifests.probe_job import PROBE
 from enginewright.manifests.serving_pod import SERVER
 from enginewright.observed.pods import Container, PodView, Termination
@@ -56,6 +56,8 @@ _OWN: Final = frozenset(
         SERVER,
     }
 )
+# reasons of kubelet and containerd for containers of which a node's restart has left only that they ended
+_BY_NODE: Final = frozenset({"ContainerStatusUnknown", "Unknown"})
 _BY_SIGNAL: Final = 128  # added to a signal's number in the exit code
 # The kubelet alternates between these while it backs off, so messages do not contain the reason.
 _IMAGE_ERRORS: Final = frozenset(
@@ -70,7 +72,10 @@ _IMAGE_ERRORS: Final = frozenset(
 )
 # of the scheduler's FitError: "0/5 nodes are available: 3 Insufficient cpu, 2 node(s) had ..."
 _NO_NODE: Final = re.compile(r"0/\d+ nodes are available: (.+)", re.DOTALL)
-_AFTERWARDS: Final = re.compile(r"\.? (?:no new claims to deallocate|preemption: )")
+# what its plugins add, the last one of preemption in a cluster whose nodes it does not name
+_AFTERWARDS: Final = re.compile(
+    r"\.? (?:no new claims to deallocate|preemption: )|(?<=\.) not found\.?$"
+)
 _NEXT_REASON: Final = re.compile(r", (?=\d)")
 _COUNT: Final = re.compile(r"^\d+ ")
 # of Events that client-go has combined, too
@@ -134,8 +139,7 @@ def failure(pod: PodView) -> Failure | None:
     if is_evicted(pod):
         return _explain_eviction(pod)
     for container in _own_containers(pod):
-        ended = _last_end(container)
-        if ended and ended.exit_code != 0:
+        if ended := _last_failure(pod, container):
             return _explain(container, ended, _list_proxies(pod))
     return None
 
@@ -187,12 +191,14 @@ def fetch_failure(observed: Iterable[PodView], since: str) -> Failure | None:
     failures = (
         item
         for item in map(failure, observed)
-        if item is not None
-        and item.stage == FETCH_ARTIFACT
-        and item.reason.facets.fault is Fault.ARTIFACT
-        and item.finished_at > since
+        if item is not None and misses_artefact(item) and item.finished_at > since
     )
     return next(failures, None)
+
+
+def misses_artefact(failed: Failure) -> bool:
+    """Return whether a pod did not find its artefact intact in the store."""
+    return failed.stage == FETCH_ARTIFACT and failed.reason.facets.fault is Fault.ARTIFACT
 
 
 def running_stage(pod: PodView, stages: tuple[str, ...]) -> str:
@@ -254,24 +260,12 @@ def explain_refusal(message: str) -> str:
     return _REFUSED.sub("", message)
 
 
-def missing_room(pod: PodView) -> str:
-    """Return as a reason what a pod waits for before it may start, a volume or a node, if anything."""
-    return missing_claim(pod) or (Reason.CAPACITY_BLOCKED if pod.unschedulable else "")
-
-
-def is_repeated(failed: Collection[PodView], now: datetime) -> bool:
-    """Return whether pods failed on several nodes, or one pod several times of late: it is no accident."""
-    return len({pod.node for pod in failed}) > 1 or any(crash_intervals(failed, now))
-
-
 def crash_intervals(failed: Iterable[PodView], now: datetime) -> Iterator[CrashInterval]:
     """Yield how long containers ran that have crashed several times of late, one by one."""
     for pod in failed:
         for container in _own_containers(pod):
-            last = _last_end(container)
-            if last is None or last.exit_code == 0 or container.restarts < _REPEATED:
-                continue
-            if not last.finished_at:  # the kubelet does not know how it ended
+            last = _last_failure(pod, container)
+            if last is None or container.restarts < _REPEATED:
                 continue
             began = datetime.fromisoformat(_begin(pod, last))
             if began + CRASH_WINDOW > now:
@@ -284,10 +278,6 @@ def has_failed_of_late(pod: PodView, now: datetime) -> bool:
     failed = failure(pod)
     if failed is None or not pod.ready:
         return failed is not None
-    if (
-        not failed.finished_at
-    ):  # as after a restart of its node: the kubelet does not know how it ended
-        return False
     return datetime.fromisoformat(failed.finished_at) + CRASH_WINDOW > now
 
 
@@ -319,8 +309,18 @@ def _list_proxies(pod: PodView) -> tuple[Container, ...]:
     return tuple(container for container in others if not container.init)
 
 
-def _last_end(container: Container) -> Termination | None:
-    return container.ended or container.last
+def _serves(pod: PodView) -> bool:
+    """Return whether a pod serves or is to, unlike that of a Job."""
+    return pod.label(COMPONENT) in (SERVE, CANARY)
+
+
+def _last_failure(pod: PodView, container: Container) -> Termination | None:
+    """Return how a container failed last; where pods serve, one that starts again after its node is no failure."""
+    last = container.ended or container.last
+    if last is None or last.exit_code == 0:
+        return None
+    is_of_node = last.reason in _BY_NODE or not last.finished_at
+    return None if is_of_node and _serves(pod) else last
 
 
 def _begin(pod: PodView, last: Termination) -> str:
@@ -332,10 +332,11 @@ def _explain_eviction(pod: PodView) -> Failure:
     ended = [(container.name, container.ended) for container in pod.containers if container.ended]
     failed = ((name, one) for name, one in ended if one.exit_code != 0)
     name, last = next(failed, ("the pod", None))
+    blamed = name if last else SERVER if _serves(pod) else PREPARE_STAGES[0]
     text = pod.message.partition(". ")[0].rstrip(". ")  # the rest are current measurements
     cause = f"{name} was evicted by the kubelet: {text or 'the node was low on resources'}"
     finished_at, code = (last.finished_at, last.exit_code) if last else ("", ExitCode.TRANSIENT)
-    finding = Finding(reason=Reason.EVICTED, cause=cause).of_container(name)
+    finding = Finding(reason=Reason.EVICTED, cause=cause).of_container(blamed)
     return Failure(name, finding, finished_at, code)
 
 

@@ -115,7 +115,7 @@ class ImageMove:
         """Return in how many seconds the pod of a build that waits for a node has waited for too long, if one does."""
         if self.state is not MoveState.MOVING:
             return None
-        return seconds_to_next(self.facts.model, self.facts.now, _builds(self.facts))
+        return seconds_to_next(self.facts, _builds(self.facts))
 
     def _again(self, record: RuntimeImages) -> RuntimeImages:
         """Return the record; of a model that was kept and is tried again, with that."""
@@ -324,9 +324,9 @@ def _why_paused(spec: InferenceModelSpec) -> _Why | None:
 def _why_blocked(facts: Facts, state: ModelState) -> _Why | None:
     """Return what a move waits for, if its pods, or those of its builds, have waited for too long to be scheduled or allowed."""
     failures = state.rollout.bring_up.failures if state.rollout.bring_up else None
-    if failures and failures.lacks_capacity:
-        return _Why(failures.reason or Reason.CAPACITY_BLOCKED, failures.waits_for)
-    builds_wait = any(waits_too_long(facts.model, facts.now, pod) for pod in _builds(facts))
+    if failures and failures.blocked:
+        return _Why(failures.blocked.reason, failures.blocked.message)
+    builds_wait = any(waits_too_long(facts, pod) for pod in _builds(facts))
     if builds_wait and state.engines and state.engines.reason == Reason.CAPACITY_BLOCKED:
         return _Why(state.engines.reason, state.engines.message)
     return None

@@ -13,6 +13,7 @@ from enginewright.plan.engines.interim import Interim
 from enginewright.plan.engines.repair import Repair
 from enginewright.plan.engines.status import describe_engine
 from enginewright.plan.engines.wanted import Engines
+from enginewright.plan.pods import misses_artefact
 from enginewright.plan.prepare.prepare import PrepareOutcome
 from enginewright.plan.rollout.pod_counts import RolloutProgress
 from enginewright.plan.rollout.proofs import Proofs, Statement
@@ -105,13 +106,14 @@ def _not_promoted(rollout: RolloutPlan, serves: str) -> ReadyState | None:
     """Return why the wanted revision neither serves nor replaces the serving one, if so."""
     if rejection := rollout.rejection:
         text = f"revision {rejection.revision} was rejected: {rejection.message}{serves}"
+        text += _describe_trouble(rollout)
         return ReadyState("False", rejection.reason, text, stalled=True)
     target = rollout.target
     if target is None or target.phase is TargetPhase.PROMOTING:
         return None
     if target.reason == StatusReason.SCALED_TO_ZERO:  # as the user asks for no pods
         return None
-    return _describe_canary(target, serves)
+    return _describe_canary(target, serves + _describe_trouble(rollout))
 
 
 def _describe_canary(target: TargetRevision, serves: str) -> ReadyState:
@@ -227,8 +229,27 @@ def _interim_waits(rollout: RolloutPlan) -> str:
     progress = rollout.progress
     if progress is None:
         return "is started"
-    why = progress.failure.finding.message if progress.failure else progress.refused
+    why = _find_trouble(progress)
     return f"fails: {why}" if why else f"is started: {progress.message}"
+
+
+def _find_trouble(progress: RolloutProgress) -> str:
+    """Return why pods are not ready, or not created, as a sentence, if that is known."""
+    if progress.failure:
+        return progress.failure.finding.message
+    waits = progress.refused or progress.waits
+    return waits.message if waits else ""
+
+
+def _describe_trouble(rollout: RolloutPlan) -> str:
+    """Return text to append while an update comes first: what the revision that serves lacks, as after scaling."""
+    progress = rollout.progress
+    if progress is None or progress.complete or rollout.applied == rollout.requested:
+        return ""
+    why = _find_trouble(progress)
+    return (
+        f"; revision {rollout.applied}, {progress.message.partition(';')[0]}: {why}" if why else ""
+    )
 
 
 def _complete(state: ModelState, progress: RolloutProgress) -> ReadyState:
@@ -246,8 +267,11 @@ def _complete(state: ModelState, progress: RolloutProgress) -> ReadyState:
 
 def _rolling_out(state: ModelState, progress: RolloutProgress, serves: str) -> ReadyState:
     rollout = state.rollout
-    if progress.failure:
-        reason, message = progress.failure.reason, progress.failure.finding.message + serves
+    # What the spec requests has been rebuilt by now: pods read it when they start next.
+    is_mended = rollout.applied == rollout.requested and not state.store_loss
+    failure = progress.failure
+    if failure and not (is_mended and misses_artefact(failure)):
+        reason, message = failure.reason, failure.finding.message + serves
         return ReadyState("False", reason, message, _is_permanent(rollout, progress, reason))
     serving = rollout.serving
     steady = serving is not None and serving.last_complete == rollout.applied
@@ -257,13 +281,12 @@ def _rolling_out(state: ModelState, progress: RolloutProgress, serves: str) -> R
         is_permanent = _is_permanent(rollout, progress, broken.reason)
         return ReadyState("False", broken.reason, broken.message, is_permanent)
     message = f"revision {rollout.applied}, {progress.message}{serves}"
-    if progress.refused:
-        message = f"{progress.refused}{serves}"
-        return ReadyState("False", StatusReason.FAILED_CREATE, message, stalled=progress.stuck)
     if progress.stuck:
         return ReadyState("False", StatusReason.ROLLOUT_FAILED, message, stalled=True)
-    if progress.missing:
-        return ReadyState("False", progress.missing, message)
+    if refused := progress.refused:
+        return ReadyState("False", refused.reason, f"{refused.message}{serves}")
+    if progress.waits and progress.waits.reason:
+        return ReadyState("False", progress.waits.reason, message)
     progressing = StatusReason.PROGRESSING if steady else StatusReason.ROLLING_OUT
     return ReadyState("False", progressing, message)
 
@@ -280,6 +303,8 @@ def _serves(rollout: RolloutPlan) -> str:
     serving = rollout.serving
     if serving is None or rollout.ready_replicas == 0 or serving.revision == rollout.requested:
         return ""
+    if rollout.interrupts and serving.revision != rollout.applied:
+        return f"; the pods of revision {serving.revision} end first, and until others are ready none serve"
     return f"; revision {serving.revision} keeps serving"
 
 

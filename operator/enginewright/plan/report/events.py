@@ -35,6 +35,9 @@ _NORMAL = frozenset(
         StatusReason.QUEUED,
         StatusReason.SUSPENDED,
         StatusReason.SCALED_TO_ZERO,
+        StatusReason.VERIFYING_CANARY,
+        StatusReason.ANALYZING,
+        StatusReason.VERIFYING,
     }
 )  # reasons of Normal Events, although the model is not ready
 

@@ -124,7 +124,7 @@ def _lasting(
     elif (brought := rollout.bring_up) and brought.replaces:
         if failure := brought.failures.lasting:
             lasting = _Lasting(failure.reason, failure.message, brought.revision.name)
-        elif before and before.rejected_at and brought.failures.lacks_capacity:
+        elif before and before.rejected_at and brought.failures.blocked:
             lasting = _Lasting(before.reason, before.message, brought.revision.name)
     elif (
         rollout.applied == rollout.requested

@@ -1,60 +1,90 @@
 """How long pods may take: each has `rollout.progressTimeout` from when it gets its node, however long it waited for one.
 
-A Deployment's own deadline counts from its last progress: also while its pods wait, and on after they have waited.
+Nor does the time count for which its node is NotReady. A Deployment's own deadline counts from its last progress: also
+while its pods wait, and on after they have waited.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
+from typing import Final
 
 from enginewright.api.inference_model import InferenceModel
 from enginewright.manifests.deployment import progress_seconds
 from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.nodes import NodeView
 from enginewright.observed.pods import PodView
+from enginewright.plan.types import Facts
+
+_IGNORED_AFTER: Final = timedelta(minutes=1)  # in which a scheduler that runs looks at a pod
 
 
-def is_late(model: InferenceModel, now: datetime, pod: PodView) -> bool:
+def is_late(facts: Facts, pod: PodView) -> bool:
     """Return whether a pod has its node for longer than it may take to be ready, or ready again."""
-    due = _due(model, pod)
-    return due is not None and due <= now
+    due = _due(facts, pod)
+    return due is not None and due <= facts.now
 
 
-def waits_too_long(model: InferenceModel, now: datetime, pod: PodView) -> bool:
+def waits_too_long(facts: Facts, pod: PodView) -> bool:
     """Return whether a pod waits for a node for longer than it may take to start on one."""
-    return waits_for_node(pod) and _limit(model, pod.created) <= now
+    return waits_for_node(pod) and _limit(facts.model, pod.created) <= facts.now
 
 
 def waits_for_node(pod: PodView) -> bool:
-    """Return whether the scheduler has found no node for a pod that is still wanted."""
-    return bool(pod.unschedulable) and not pod.leaving
+    """Return whether a pod that is still wanted has no node: the scheduler has found none, or has not looked."""
+    return not pod.node and not pod.leaving
 
 
-def is_refused_too_long(model: InferenceModel, now: datetime, deployment: DeploymentView) -> bool:
+def is_ignored(pod: PodView, now: datetime) -> bool:
+    """Return whether no scheduler has looked at a pod that waits for a node, for longer than that takes."""
+    since = _find_ignored_since(pod)
+    return since is not None and since <= now
+
+
+def find_down_node(nodes: Collection[NodeView], pod: PodView) -> NodeView | None:
+    """Return the node of a pod that is still wanted, if that is NotReady."""
+    if not pod.node or pod.leaving:
+        return None
+    return next((node for node in nodes if node.is_down and node.name == pod.node), None)
+
+
+def is_refused_too_long(facts: Facts, deployment: DeploymentView) -> bool:
     """Return whether the API server rejects a Deployment's pods for longer than they may take to start."""
-    due = _find_refused_due(model, deployment)
-    return due is not None and due <= now
+    due = _find_refused_due(facts.model, deployment)
+    return due is not None and due <= facts.now
 
 
 def seconds_to_next(
-    model: InferenceModel,
-    now: datetime,
-    pods: Iterable[PodView],
-    deployments: Iterable[DeploymentView] = (),
+    facts: Facts, pods: Iterable[PodView], deployments: Iterable[DeploymentView] = ()
 ) -> float | None:
     """Return in how many seconds the next of the above holds of one of them, if any will."""
-    due = [_limit(model, pod.created) if waits_for_node(pod) else _due(model, pod) for pod in pods]
-    due += [_find_refused_due(model, deployment) for deployment in deployments]
-    left = ((moment - now).total_seconds() for moment in due if moment is not None)
+    due = [moment for pod in pods for moment in _list_due(facts, pod)]
+    due += [_find_refused_due(facts.model, deployment) for deployment in deployments]
+    left = ((moment - facts.now).total_seconds() for moment in due if moment is not None)
     return min((seconds for seconds in left if seconds > 0), default=None)
 
 
-def _due(model: InferenceModel, pod: PodView) -> datetime | None:
-    """Return until when a pod is to be ready, if it has a node and is not."""
-    if pod.ready or pod.leaving or not pod.scheduled_at:
+def _list_due(facts: Facts, pod: PodView) -> Iterator[datetime | None]:
+    if waits_for_node(pod):
+        yield _limit(facts.model, pod.created)
+        yield _find_ignored_since(pod)
+    yield _due(facts, pod)
+
+
+def _due(facts: Facts, pod: PodView) -> datetime | None:
+    """Return until when a pod is to be ready, if it has a node that is Ready, and is not."""
+    if pod.ready or pod.leaving or not pod.node or find_down_node(facts.nodes, pod):
         return None
     # A pod that starts has been unready since the kubelet saw it. Whether one was ready before is not asked, as
     # `Initialized` is as new as in one that starts where its node has restarted.
-    since = (pod.scheduled_at, pod.ready_changed)
-    return max(_limit(model, moment) for moment in since if moment)
+    own = (node.ready_since for node in facts.nodes if node.name == pod.node)
+    since = (pod.scheduled_at, pod.ready_changed, *own)
+    return max(_limit(facts.model, moment) for moment in since if moment)
+
+
+def _find_ignored_since(pod: PodView) -> datetime | None:
+    if not waits_for_node(pod) or pod.unschedulable:
+        return None
+    return datetime.fromisoformat(pod.created) + _IGNORED_AFTER
 
 
 def _find_refused_due(model: InferenceModel, deployment: DeploymentView) -> datetime | None:

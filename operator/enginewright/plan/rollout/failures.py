@@ -7,18 +7,19 @@ requests for `canary.hold`. Otherwise nodes, data or requests cause the failure,
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from enginewright_contract.reasons import ExitCode, Fault, Repeats, exit_code
-from enginewright_contract.task import FETCH_ARTIFACT
+from enginewright_contract.reasons import ExitCode, Fault, Reason, Repeats, exit_code
+from enginewright_contract.task import SIDECAR
 from enginewright_contract.verdict import Verdict
 
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import RolloutFailure
 from enginewright.manifests.job_limits import EVICTIONS
 from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, REVISION, SERVE
+from enginewright.manifests.serving_pod import SERVER
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
@@ -26,12 +27,14 @@ from enginewright.plan import pods
 from enginewright.plan.history.outcomes import find_serving, promise_of
 from enginewright.plan.resolve.classes import matching
 from enginewright.plan.rollout.deadlines import (
+    find_down_node,
     is_late,
     is_refused_too_long,
     seconds_to_next,
     waits_too_long,
 )
 from enginewright.plan.rollout.proofs import refusal
+from enginewright.plan.rollout.waits import Wait, find_refusal, find_wait
 from enginewright.plan.types import Facts
 
 # Not the revision's: what the store has lost is rebuilt, and a Secret is corrected.
@@ -45,9 +48,10 @@ class PodFailures:
 
     first: pods.Failure | None = None  # of a pod that is not ready
     lasting: RolloutFailure | None = None  # for which the revision is rejected
-    waits_for: str = ""  # what prevents a pod from starting, or from being created
-    reason: str = ""  # the same as a reason: CapacityBlocked, FailedCreate, or of a volume
-    lacks_capacity: bool = False  # no pod was scheduled or allowed within rollout.progressTimeout
+    waits: Wait | None = None  # what prevents a pod from starting, or from being created
+    blocked: Wait | None = (
+        None  # why one was not scheduled or allowed within rollout.progressTimeout
+    )
     due: float | None = None  # seconds until this changes without an event
 
 
@@ -57,8 +61,7 @@ class Unready:
 
     first: pods.Failure | None  # of a pod
     lasting: pods.Failure | None  # that would repeat: refused permanently, or repeated
-    waits_for: str  # what prevents a pod from starting
-    missing: str  # a reason, if a pod waits for a volume or a node
+    waits: Wait | None  # what prevents a pod from starting
 
 
 def unready(facts: Facts, mine: Iterable[PodView]) -> Unready:
@@ -67,16 +70,16 @@ def unready(facts: Facts, mine: Iterable[PodView]) -> Unready:
     failed = [
         (pod, failure)
         for pod in waiting
-        if (failure := failure_of(facts.revisions, facts.verdicts, pod))
+        if not find_down_node(facts.nodes, pod)  # whose reports are old
+        and (failure := failure_of(facts.revisions, facts.verdicts, pod))
     ]
     first = failed[0][1] if failed else None
     refused = (failure for pod, failure in failed if _is_refused_for_good(facts, pod, failure))
-    is_repeated = pods.is_repeated([pod for pod, _ in failed], facts.now)
+    waits = (find_wait(facts, pod) for pod in waiting)
     return Unready(
         first=first,
-        lasting=next(refused, first if is_repeated else None),
-        waits_for=next(filter(None, map(pods.waiting_for, waiting)), ""),
-        missing=next(filter(None, map(pods.missing_room, waiting)), ""),
+        lasting=next(refused, first if _is_repeated(facts, failed) else None),
+        waits=next(filter(None, waits), None),
     )
 
 
@@ -105,8 +108,7 @@ def _is_of_others(facts: Facts, pod: PodView) -> bool:
 
 def _is_not_of_revision(failure: pods.Failure) -> bool:
     """Return whether a failure is not the revision's; a damaged artefact is not where it is fetched from the store."""
-    fault = failure.reason.facets.fault
-    return fault in _OF_OTHERS or (fault is Fault.ARTIFACT and failure.stage == FETCH_ARTIFACT)
+    return failure.reason.facets.fault in _OF_OTHERS or pods.misses_artefact(failure)
 
 
 def pods_of(pods: Collection[PodView], revision: str) -> list[PodView]:
@@ -139,38 +141,49 @@ def pod_failures(
         if (failure := failure_of(facts.revisions, facts.verdicts, pod))
     ]
     seen = unready(facts, mine)
-    model, now = facts.model, facts.now
     lasting = _lasting(facts, failed, stable, since)
     if lasting is None and not any(
         _is_not_of_revision(failure) for pod, failure in failed if not pod.ready
     ):
         lasting = _give_up(facts, revision, mine, deployments)
-    refused = "" if seen.waits_for else why_refused(deployments)
+    blocked = (find_wait(facts, pod) for pod in mine if waits_too_long(facts, pod))
+    refused = (deployment for deployment in deployments if is_refused_too_long(facts, deployment))
     return PodFailures(
         first=seen.first,
         lasting=None if lasting is None else lasting.model_copy(update={"revision": revision}),
-        waits_for=seen.waits_for or refused,
-        reason=StatusReason.FAILED_CREATE if refused else seen.missing,
-        lacks_capacity=any(waits_too_long(model, now, pod) for pod in mine)
-        or any(is_refused_too_long(model, now, deployment) for deployment in deployments),
-        due=seconds_to_next(model, now, mine, deployments),
+        waits=seen.waits or find_refusal(deployments),
+        blocked=next(filter(None, blocked), None) or find_refusal(refused),
+        due=seconds_to_next(facts, mine, deployments),
     )
-
-
-def why_refused(deployments: Iterable[DeploymentView]) -> str:
-    """Return why the API server rejects pods: a quota, Pod Security, a missing service account."""
-    for deployment in deployments:
-        if deployment.refused:
-            why = pods.explain_refusal(deployment.refused.message)
-            return f"cannot create pods of class {deployment.accelerator_class}: {why}"
-    return ""
 
 
 def failure_of(
     revisions: Collection[RevisionView], verdicts: Mapping[str, Verdict], pod: PodView
 ) -> pods.Failure | None:
     """Return why a pod does not serve: its own failure, else what its sidecar reports."""
-    return pods.failure(pod) or refusal_of(revisions, verdicts, pod)
+    own = pods.failure(pod)
+    return _name_variables(revisions, pod, own) if own else refusal_of(revisions, verdicts, pod)
+
+
+def _name_variables(
+    revisions: Collection[RevisionView], pod: PodView, failure: pods.Failure
+) -> pods.Failure:
+    """Return a failure whose cause is not known with the spec's variables of that container, which may be it."""
+    kept = (view.kept for view in revisions if view.revision == pod.label(REVISION))
+    revision = next(filter(None, kept), None)
+    if revision is None or failure.reason is not Reason.INTERNAL_ERROR:
+        return failure
+    own = {
+        SERVER: ("spec.podTemplate.env", revision.snapshot.pod_template.get("env") or ()),
+        SIDECAR: ("spec.serving.sidecar.env", revision.snapshot.sidecar_env),
+    }
+    field, variables = own.get(failure.stage, ("", ()))
+    if not variables:
+        return failure
+    names = ", ".join(variable["name"] for variable in variables)
+    advice = f"if a variable of {field} causes it ({names}), remove that; otherwise {failure.finding.advice}"
+    finding = failure.finding.model_copy(update={"remedy": advice})
+    return replace(failure, finding=finding)
 
 
 def refusal_of(
@@ -188,9 +201,9 @@ def _lasting(
     since: datetime | None,
 ) -> RolloutFailure | None:
     failed = [(pod, failure) for pod, failure in failed if not _is_not_of_revision(failure)]
-    crashed = [pod for pod, _ in failed if pods.has_failed_of_late(pod, facts.now)]
-    if pods.is_repeated(crashed, facts.now) and not _crashes_too(facts.pods, stable, since):
-        return _of(next(failure for pod, failure in failed if pod in crashed))
+    crashed = [item for item in failed if pods.has_failed_of_late(item[0], facts.now)]
+    if _is_repeated(facts, crashed) and not _crashes_too(facts.pods, stable, since):
+        return _of(crashed[0][1])
     for pod, failure in failed:
         ended = pods.failure(pod) is not None
         if ended and failure.reason.facets.repeats is Repeats.EVERYWHERE:
@@ -198,6 +211,12 @@ def _lasting(
         if _is_refused_for_good(facts, pod, failure):
             return _of(failure)
     return None
+
+
+def _is_repeated(facts: Facts, failed: Collection[tuple[PodView, pods.Failure]]) -> bool:
+    """Return whether pods failed on several nodes, or one several times of late for more than its node: it is no accident."""
+    own = (pod for pod, failure in failed if not _is_excused(facts, pod, failure))
+    return len({pod.node for pod, _ in failed}) > 1 or any(pods.crash_intervals(own, facts.now))
 
 
 def _is_refused_for_good(facts: Facts, pod: PodView, failure: pods.Failure) -> bool:
@@ -246,24 +265,27 @@ def _give_up(
     if not any(pod.ready for pod in mine) and (evicted := _last_evicted(facts, revision)):
         return _of(evicted)
     asked = {deployment.accelerator_class for deployment in deployments if deployment.desired}
-    late = [
-        pod for pod in mine if pod.label(CLASS) in asked and is_late(facts.model, facts.now, pod)
-    ]
+    late = [pod for pod in mine if pod.label(CLASS) in asked and is_late(facts, pod)]
     if not late:
         return None
     failures = (failure_of(facts.revisions, facts.verdicts, pod) for pod in late)
     if failure := next(filter(None, failures), None):
         return _of(failure)
-    waits_for = next(filter(None, map(pods.waiting_for, late)), "")
+    waits = next(filter(None, (find_wait(facts, pod) for pod in late)), None)
     return RolloutFailure(
         revision=revision,
         reason=StatusReason.ROLLOUT_FAILED,
-        message=waits_for or "its pods did not become ready within rollout.progressTimeout",
+        message=waits.message
+        if waits
+        else "its pods did not become ready within rollout.progressTimeout",
     )
 
 
 def _last_evicted(facts: Facts, revision: str) -> pods.Failure | None:
-    """Return why the kubelet evicted a pod of a revision, if it did so several times of late: the time of each next one begins again."""
+    """Return why the kubelet evicted a pod of a revision, if it did so several times of late: the time of each next one begins again.
+
+    Pods that were there together count once, as one node may evict them all.
+    """
     evicted = [
         pod
         for pod in facts.pods
@@ -272,7 +294,12 @@ def _last_evicted(facts: Facts, revision: str) -> pods.Failure | None:
         and pod.label(COMPONENT) in (SERVE, CANARY)
         and datetime.fromisoformat(pod.created) + pods.CRASH_WINDOW > facts.now
     ]
-    return pods.failure(evicted[-1]) if len(evicted) >= EVICTIONS else None
+    evicted.sort(key=lambda pod: pod.evicted_at or pod.created)
+    times, last = 0, ""
+    for pod in evicted:
+        if pod.created >= last:
+            times, last = times + 1, pod.evicted_at or pod.created
+    return pods.failure(evicted[-1]) if times >= EVICTIONS else None
 
 
 def _of(failure: pods.Failure) -> RolloutFailure:

@@ -22,7 +22,8 @@ from enginewright.observed.identities import AutoscalerView
 from enginewright.plan import pods
 from enginewright.plan.history.outcomes import find_serving
 from enginewright.plan.rollout.deadlines import is_late, seconds_to_next
-from enginewright.plan.rollout.failures import unready, why_refused
+from enginewright.plan.rollout.failures import unready
+from enginewright.plan.rollout.waits import Wait, find_refusal
 from enginewright.plan.types import Facts, ObjectRef, ReplicasHandover
 
 
@@ -35,8 +36,8 @@ class RolloutProgress:
     failure: pods.Failure | None = None  # of a pod of the applied revision
     lasting: pods.Failure | None = None  # that would repeat, of a revision that never served
     stuck: bool = False  # a pod of a revision that never served has not become ready in its time
-    missing: str = ""  # reason, if pods wait for a volume or a node
-    refused: str = ""  # why the API server rejects pods of a class
+    waits: Wait | None = None  # what prevents a pod from starting
+    refused: Wait | None = None  # why the API server rejects pods of a class
     due: float | None = None  # seconds until a pod is stuck
 
 
@@ -60,19 +61,21 @@ def progress_of(
     if complete:
         return RolloutProgress(complete=True, message=message)
     mine = pods.serving_pods(facts.pods, revision.name)
-    seen, before = unready(facts, mine), find_serving(facts)
+    before = find_serving(facts)
     is_steady = before is not None and before.last_complete == revision.name
     served = is_steady or any(pod.ready for pod in mine)
     asked = [pod for pod in mine if counts.get(pod.label(CLASS)) and not is_steady]
+    late = [pod for pod in asked if is_late(facts, pod)]
+    seen = unready(facts, late or mine)
     return RolloutProgress(
         complete=False,
-        message=f"{message}; {seen.waits_for}" if seen.waits_for else message,
+        message=f"{message}; {seen.waits.message}" if seen.waits else message,
         failure=seen.first,
-        lasting=None if served else seen.lasting,
-        stuck=any(is_late(facts.model, facts.now, pod) for pod in asked),
-        missing=seen.missing,
-        refused=why_refused(deployments[name] for name in counts if name in deployments),
-        due=seconds_to_next(facts.model, facts.now, asked),
+        lasting=None if served else unready(facts, mine).lasting,
+        stuck=bool(late),
+        waits=seen.waits,
+        refused=find_refusal(deployments[name] for name in counts if name in deployments),
+        due=seconds_to_next(facts, mine),
     )
 
 

@@ -45,6 +45,7 @@ from enginewright.plan.rollout.applied_revision import (
 )
 from enginewright.plan.rollout.bring_up import BringUp
 from enginewright.plan.rollout.canary.pods import covering_canaries, stop_canary
+from enginewright.plan.rollout.canary.rollback import is_given_up
 from enginewright.plan.rollout.pod_counts import (
     PodCounts,
     RolloutProgress,
@@ -74,6 +75,7 @@ class RolloutPlan:
     serving: ServingState | None
     progress: RolloutProgress | None
     bring_up: BringUp | None = None  # of the requested revision, if known
+    interrupts: bool = False  # pods that serve end before those of the applied revision start
     left_to_others: Collection[str] = ()  # reasons for which another backend is tried
     ignored_rollback: str = ""  # what a user's rollback asks for and does not get
     apply: tuple[dict[str, Any], ...] = ()
@@ -150,7 +152,9 @@ def roll_out(
     rejection = brought.rejection if brought else None
     rejected = brought.revision.name if brought and rejection else ""
     pods = pod_counts(facts, applied, deployments, canaries, counted)
-    counts, progress = pods.counts, pods.progress
+    counts, progress, served = pods.counts, pods.progress, find_serving(facts)
+    if (served is None and applied.name == rejected) or is_given_up(facts, applied.name):
+        yielding = counts
     now = {name: 0 if name in yielding else count for name, count in counts.items()}
     kept = {deployments[name].name for name in counts if name in deployments}
     gives_up = applied is new or rejection is not None
@@ -168,7 +172,6 @@ def roll_out(
     ]
     rolled_out = pods.complete or (brought is not None and brought.rolled_out)
     serving = serving_now(facts, applied, rolled_out, stored, deployments, counts)
-    served = find_serving(facts)
     canary = tuple(canary_objects(facts.model, facts.revisions, brought, applied))
     last_complete = serving.last_complete if serving else ""
     needed = {applied.name, name or "", last_complete, brought.revision.name if brought else ""}
@@ -180,6 +183,7 @@ def roll_out(
         ready_replicas=ready,
         serving=serving,
         progress=progress,
+        interrupts=ends_pods_first(facts.model, counts),
         bring_up=brought,
         left_to_others=left_to_others,
         ignored_rollback=describe_ignored_rollback(facts.model, stored, applied.name, rejected),
@@ -242,6 +246,13 @@ def _of_classes(deployments: Iterable[DeploymentView]) -> dict[str, DeploymentVi
     """Return the Deployment of each class: of two, as named by different versions, the one that serves."""
     ranked = sorted(deployments, key=lambda deployment: (deployment.available, deployment.name))
     return {view.accelerator_class: view for view in ranked}
+
+
+def ends_pods_first(model: InferenceModel, counts: Mapping[str, int]) -> bool:
+    """Return whether all serving pods end before those of another revision start."""
+    strategy = model.spec.rollout.strategy
+    alone = max(counts.values(), default=0) <= 1
+    return strategy == "Recreate" or (strategy == "InPlace" and alone)
 
 
 def record_applied(model: InferenceModel, rollout: RolloutPlan) -> AppliedState | None:

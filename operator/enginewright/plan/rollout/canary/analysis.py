@@ -21,6 +21,7 @@ from enginewright.manifests.snapshot import Revision
 from enginewright.observed.pods import PodView
 from enginewright.plan.pods import serving_pods
 from enginewright.plan.rollout.canary.transitions import Stage
+from enginewright.plan.rollout.deadlines import waits_for_node
 from enginewright.plan.rollout.failures import failure_of
 from enginewright.plan.types import Facts
 
@@ -182,7 +183,7 @@ def _are_down(facts: Facts, unready: Collection[PodView]) -> bool:
     hold = duration(facts.model.spec.rollout.canary.hold)
     changed = (datetime.fromisoformat(pod.ready_changed or pod.created) for pod in unready)
     cannot_serve = any(
-        pod.was_ready or pod.unschedulable or failure_of(facts.revisions, facts.verdicts, pod)
+        pod.was_ready or waits_for_node(pod) or failure_of(facts.revisions, facts.verdicts, pod)
         for pod in unready
     )
     return cannot_serve and all(moment + hold <= facts.now for moment in changed)

@@ -24,7 +24,7 @@ from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 from enginewright.plan.history.outcomes import was_proven
 from enginewright.plan.history.spec_hash import spec_hash
-from enginewright.plan.pods import Failure, serving_pods
+from enginewright.plan.pods import Failure, misses_artefact, serving_pods
 from enginewright.plan.prepare.signature import SignatureChange, compare
 from enginewright.plan.rollout.bring_up import BringUp
 from enginewright.plan.rollout.canary import shadow
@@ -46,22 +46,15 @@ from enginewright.plan.rollout.canary.pods import (
     service_labels,
     serving_canaries,
 )
-from enginewright.plan.rollout.canary.rollback import reject, rejection
+from enginewright.plan.rollout.canary.rollback import find_first_rejection, reject, rejection
 from enginewright.plan.rollout.canary.transitions import COMPARED, Seen, Stage, advance
 from enginewright.plan.rollout.failures import PodFailures, pod_failures
 from enginewright.plan.rollout.pod_counts import asks_for_pods, replicas_by_class
+from enginewright.plan.rollout.waits import Wait
 from enginewright.plan.types import Facts
 
 _SHOWN: Final = 5  # differences of signatures in a message
 _INTERVAL: Final = 5.0  # seconds between two looks at measurements
-
-
-@dataclass(frozen=True)
-class Wait:
-    """What a revision waits for, as `status.target` has it."""
-
-    reason: str
-    message: str
 
 
 WITHOUT_PODS: Final = Wait(
@@ -150,10 +143,12 @@ def why_not_yet(
 ) -> Wait | None:
     """Return what a revision waits for, other than time; `refused` is why a ready canary pod is not admitted."""
     # while it is promoted, Ready reports failures
-    if (failure := failures.first or refused) and stage.phase in COMPARED:
+    failure = failures.first or refused
+    # an artefact that is missing is rebuilt before anything else
+    if failure and stage.phase in COMPARED and not misses_artefact(failure):
         return Wait(failure.reason, failure.finding.message)
-    if failures.waits_for:
-        return Wait(failures.reason, failures.waits_for)
+    if failures.waits:
+        return failures.waits
     if stage.phase in COMPARED and analysis.silent:
         text = (
             f"the sidecars of {analysis.silent} pods have not responded to the operator for five"
@@ -214,9 +209,12 @@ def bring_up(
     )
     pods = canary_pods(facts.pods, revision.name)
     analysis = analyse(facts, stable, pods, before)
-    why = stable and rejection(
-        facts, revision.name, stable.name, failures, left_to_others, analysis.result
-    )
+    if stable is None:
+        why = find_first_rejection(facts, revision.name, failures, left_to_others)
+    else:
+        why = rejection(
+            facts, revision.name, stable.name, failures, left_to_others, analysis.result
+        )
     if why:
         back = reject(facts, revision, stable, why, failures, restores=restores)
         return replace(back, comparisons=analysis.comparisons)

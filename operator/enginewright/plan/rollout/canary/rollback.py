@@ -1,7 +1,7 @@
 """Rejections: why a new revision is not rolled out, or one that served goes back, and what runs instead."""
 
 from collections.abc import Collection
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from enginewright.analysis.result import AnalysisResult
@@ -12,6 +12,7 @@ from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
 from enginewright.plan.history.outcomes import (
     find_rejection,
+    find_serving,
     rejection_by_user,
     rejection_of_spec_by_user,
 )
@@ -28,6 +29,11 @@ from enginewright.plan.rollout.failures import PodFailures, pods_of, regression
 from enginewright.plan.types import Facts
 
 _LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
+_HOLDS_DEVICES: Final = timedelta(days=1)  # while it fails, with nothing to go back to
+_GIVES_BACK: Final = (
+    "its pods have failed for a day and have left their devices, until the spec changes or `enginewright"
+    " promote` starts them again"
+)
 
 
 def rejection(
@@ -44,16 +50,53 @@ def rejection(
         or rejection_by_user(facts.model, facts.revisions, revision)
     ):
         return by_user
-    if facts.model.metadata.annotations.get(PROMOTE) == revision:
-        return None
-    if earlier := find_rejection(facts.revisions, revision):
-        return earlier
-    if failures.lasting and failures.lasting.reason in left_to_others:
+    if _insists(facts, revision):
         return None
     recreates = facts.model.spec.rollout.strategy == "Recreate"
-    if recreates and any(pod.ready for pod in pods_of(facts.pods, revision)):
-        return None  # going back would stop pods that serve first
+    # going back would stop pods that serve first
+    stops = recreates and any(pod.ready for pod in pods_of(facts.pods, revision))
+    # a write may have been refused before a Deployment went back
+    carried = {deployment.revision for deployment in facts.deployments}
+    earlier = find_rejection(facts.revisions, revision)
+    if earlier and not (stops and carried == {revision}):
+        return earlier
+    if stops or (failures.lasting and failures.lasting.reason in left_to_others):
+        return None
     return failures.lasting or failure(revision, analysis)
+
+
+def find_first_rejection(
+    facts: Facts, revision: str, failures: PodFailures, left_to_others: Collection[str]
+) -> RolloutFailure | None:
+    """Return why `revision`, before which nothing has served, has no pods any more: they have failed for long."""
+    if is_given_up(facts, revision):
+        return find_rejection(facts.revisions, revision)
+    lasting = failures.lasting
+    if lasting is None or lasting.reason in left_to_others or _insists(facts, revision):
+        return None
+    placed = [pod for pod in pods_of(facts.pods, revision) if pod.node]
+    since = [datetime.fromisoformat(pod.scheduled_at) for pod in placed]
+    if (
+        any(pod.ready for pod in placed)
+        or max(since, default=facts.now) + _HOLDS_DEVICES > facts.now
+    ):
+        return None
+    return lasting.model_copy(update={"message": f"{lasting.message}; {_GIVES_BACK}"})
+
+
+def is_given_up(facts: Facts, revision: str) -> bool:
+    """Return whether a revision was rejected before anything has served, and is not to be tried again."""
+    return (
+        find_serving(facts) is None
+        and find_rejection(facts.revisions, revision) is not None
+        and not _insists(facts, revision)
+        and not any(pod.ready for pod in pods_of(facts.pods, revision))
+    )
+
+
+def _insists(facts: Facts, revision: str) -> bool:
+    """Return whether a user wants a revision even if it was rejected."""
+    return facts.model.metadata.annotations.get(PROMOTE) == revision
 
 
 def reject(
@@ -103,8 +146,8 @@ def look_back(
     facts: Facts, active: Revision, previous: Revision, deployments: Collection[DeploymentView]
 ) -> BringUp:
     """Return what becomes of the active revision, which `previous` replaces if only that passes now."""
-    insists = facts.model.metadata.annotations.get(PROMOTE) == active.name
     is_tried = any(canary.revision == previous.name for canary in facts.canaries)
+    insists = _insists(facts, active.name)
     failed = None if insists else regression(facts, active.name, is_tried=is_tried)
     if failed is None:
         return BringUp(active, promotes=True)
