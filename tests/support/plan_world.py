@@ -60,7 +60,7 @@ from enginewright.plan.types import (
     ReplicasHandover,
     StoreConfig,
 )
-from enginewright.plan.writes import Purpose, Refusal, order_writes, report_refusals
+from enginewright.plan.writes import Purpose, RefusedObject, order_writes, report_refusals
 from enginewright_contract.images import ImageFacts
 from enginewright_contract.reasons import Reason
 from typing_extensions import override
@@ -360,9 +360,9 @@ class World(Simulation):
         if isinstance(desired, EnginePlan) and desired.ended:
             self.counted.append(desired.ended)
 
-    def _write(self, plan: Plan) -> list[Refusal]:
+    def _write(self, plan: Plan) -> list[RefusedObject]:
         """Carry out all writes like the operator, each apart; return what was refused."""
-        refusals: list[Refusal] = []
+        refusals: list[RefusedObject] = []
         absent: set[tuple[str, str]] = set()
         for intent in plan.metadata:
             self._set_metadata(intent)
@@ -384,7 +384,7 @@ class World(Simulation):
 
     def _try(
         self, purpose: Purpose, kind: str, name: str, write: Callable[[], None]
-    ) -> Refusal | None:
+    ) -> RefusedObject | None:
         """Make a write, unless it was refused at this time already."""
         key = purpose, kind, name
         try:
@@ -393,7 +393,7 @@ class World(Simulation):
                 return None
         except Forbidden:
             self._refused[key] = self.now
-        return Refusal(purpose, kind, name, "refused", absent=self.find(kind, name) is None)
+        return RefusedObject(purpose, kind, name, "refused", absent=self.find(kind, name) is None)
 
     def _apply(self, desired: Mapping[str, Any]) -> None:
         """Apply an object like the executor: unchanged objects and existing Jobs are not written."""

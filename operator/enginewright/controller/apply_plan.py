@@ -23,7 +23,7 @@ from enginewright.kube.api import JsonObject
 from enginewright.kube.errors import KubeError, Terminating, Transient
 from enginewright.kube.resources import DEPLOYMENTS, resource_of
 from enginewright.plan.types import EventIntent, ObjectRef, Plan
-from enginewright.plan.writes import Purpose, Refusal, order_writes, report_refusals
+from enginewright.plan.writes import Purpose, RefusedObject, order_writes, report_refusals
 
 STUCK_AFTER: Final = timedelta(minutes=1)  # a deletion whose name is needed
 
@@ -59,7 +59,7 @@ class _Writes:
         self._observed = observed
         self._now = shared.now()
         self._absent: set[tuple[str, str]] = set()  # kinds and names that others may need
-        self.refusals: list[Refusal] = []
+        self.refusals: list[RefusedObject] = []
         self.due_in: list[timedelta] = []
         self.changed = False
         self.refused = False  # by an attempt of this pass
@@ -146,7 +146,7 @@ class _Writes:
 
     def _refuse(self, purpose: Purpose, ref: ObjectRef, error: KubeError, *, absent: bool) -> None:
         message = f"{error.message}: {error.remedy}" if error.remedy else error.message
-        self.refusals.append(Refusal(purpose, ref.kind, ref.name, message, absent))
+        self.refusals.append(RefusedObject(purpose, ref.kind, ref.name, message, absent))
 
     def _on_revert(self, message: str) -> None:
         intent = EventIntent("Warning", StatusReason.EDIT_UNDONE, message)

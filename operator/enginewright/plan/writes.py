@@ -64,7 +64,7 @@ class Write:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusedObject:
     """A write that the API server does not carry out."""
 
     purpose: Purpose
@@ -124,7 +124,9 @@ def _list_owners(obj: Json) -> dict[str, str]:
     return {owner["kind"]: owner["name"] for owner in owners}
 
 
-def report_refusals(plan: Plan, refusals: Sequence[Refusal], reported: Json, now: datetime) -> Plan:
+def report_refusals(
+    plan: Plan, refusals: Sequence[RefusedObject], reported: Json, now: datetime
+) -> Plan:
     """Return the plan with a status and Events that name what was refused and what it holds up.
 
     `reported` is the status until now. Ready stays True unless nothing leads to the pods.
@@ -168,7 +170,7 @@ def report_refusals(plan: Plan, refusals: Sequence[Refusal], reported: Json, now
     return replace(plan, status={**plan.status, **shown_now}, events=(*events, *warnings))
 
 
-def _describe(plan: Plan, refusals: Sequence[Refusal]) -> str:
+def _describe(plan: Plan, refusals: Sequence[RefusedObject]) -> str:
     """Return the first refused writes and, if it is so, that nothing that serves is held up."""
     more = [f"{len(refusals) - _SHOWN} more"] if len(refusals) > _SHOWN else []
     serves = any(write.purpose is Purpose.SERVING for write in order_writes(plan.apply))
