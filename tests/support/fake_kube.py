@@ -34,7 +34,7 @@ _IMMUTABLE: Final = {
 class FakeKube:
     """`KubeApi`; `calls` counts verbs, `fail` makes the next calls of a verb raise.
 
-    After `refused_after` writes, if set, one fails.
+    After `refused_after` writes, if set, one fails. Writes in `refuses` fail for as long as they are there.
     `rewrite` changes what is applied, as a webhook or a schema may. No method ever waits.
     """
 
@@ -44,6 +44,7 @@ class FakeKube:
         self.fail: dict[str, list[KubeError]] = {}
         self.lacks: set[str] = set()  # kinds whose CRD is not installed
         self.refused_after: int | None = None
+        self.refuses: dict[tuple[str, str], KubeError] = {}  # by verb and kind
         self.rewrite: Callable[[JsonObject], object] = lambda _obj: None
         self._now = now
         # last applied configurations by manager, without status
@@ -152,6 +153,7 @@ class FakeKube:
         self, obj: Mapping[str, Any], *, force: bool = True, manager: str = FIELD_MANAGER
     ) -> JsonObject:
         self._count("apply")
+        self._admit("apply", obj["kind"])
         key = _key(obj)
         existing = self.objects.get(key)
         _refuse_another_uid(existing, obj)
@@ -203,6 +205,7 @@ class FakeKube:
         self, resource: Resource, namespace: str | None, name: str, *, uid: str
     ) -> JsonObject | None:
         self._count("delete")
+        self._admit("delete", resource.kind)
         key = (resource.kind, namespace or "", name)
         existing = self.objects.get(key)
         if existing is None:
@@ -230,6 +233,10 @@ class FakeKube:
         if key not in self.objects:
             raise NotFound(f"{key[0]} {key[2]!r} not found", code=404)
         return self.objects[key]
+
+    def _admit(self, verb: str, kind: str) -> None:
+        if error := self.refuses.get((verb, kind)):
+            raise error
 
     def _count(self, verb: str) -> None:
         self.calls[verb] += 1

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
 from enginewright.controller.bucket_user import BucketUser
@@ -71,7 +71,7 @@ class ManyModels(Simulation):
         """Start the process again, with empty memory."""
         cache = ObjectCache()
         self.due: dict[ModelKey | EngineKey, None] = {}
-        self.later_at: dict[ModelKey | EngineKey, float] = {}
+        self.later_at: dict[ModelKey | EngineKey, datetime] = {}
         self.passes: Counter[str] = Counter()
         self.router = Router(
             cache,
@@ -157,8 +157,24 @@ class ManyModels(Simulation):
             if isinstance(error, Transient):
                 self.due[key] = None
             return
+        self.later_at.pop(key, None)
         if result.requeue:
             self.due[key] = None
+        elif result.requeue_after is not None:
+            self.later_at[key] = self.now + timedelta(seconds=result.requeue_after)
+
+    def wait(self, **duration: float) -> Self:
+        """Let time pass in which nothing happens: keys are worked on when they have asked for it."""
+        end = self.now + timedelta(**duration)
+        while self.later_at and (due := min(self.later_at.values())) <= end:
+            self.now = max(self.now, due)
+            keys = [key for key, moment in self.later_at.items() if moment <= self.now]
+            for key in keys:
+                del self.later_at[key]
+                self.due[key] = None
+            self.settle()
+        self.now = end
+        return self
 
     def _add(self, key: ModelKey) -> None:
         self.due[key] = None

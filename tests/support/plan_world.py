@@ -6,6 +6,7 @@ the user asks for.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Self
 
 from enginewright.analysis.result import AnalysisResult
@@ -16,6 +17,7 @@ from enginewright.api.inference_model_status import EngineReference, InferenceMo
 from enginewright.controller.comparisons import Comparisons
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.api import KubeApi
+from enginewright.kube.errors import Forbidden
 from enginewright.kube.resources import resource_of
 from enginewright.manifests.field_managers import (
     FIELD_MANAGER,
@@ -58,6 +60,7 @@ from enginewright.plan.types import (
     ReplicasHandover,
     StoreConfig,
 )
+from enginewright.plan.writes import Purpose, RefusedObject, order_writes, report_refusals
 from enginewright_contract.images import ImageFacts
 from enginewright_contract.reasons import Reason
 from typing_extensions import override
@@ -135,6 +138,7 @@ class World(Simulation):
         self.counted: list[Ended] = []  # Jobs of engines
         self.last: Plan | None = None  # for the subject
         self.comparisons = Comparisons(_analyze_at_once)
+        self._refused: dict[tuple[Purpose, str, str], object] = {}  # at which time, by write
 
     @classmethod
     def of_engine(cls, *, ahead_of_time: bool = False, **build: Any) -> Self:
@@ -334,35 +338,64 @@ class World(Simulation):
     def _carry_out(
         self, obj: Json, decide: Callable[[Any], Plan], facts: Facts | BuildFacts
     ) -> None:
-        desired, writes, serving = decide(facts), self.kube.writes, self._serving()
+        planned, writes, serving = decide(facts), self.kube.writes, self._serving()
         is_subject = obj is self.subject
         status = InferenceModelStatus if isinstance(facts, Facts) else InferenceEngineStatus
-        status.model_validate(desired.status)
+        status.model_validate(planned.status)
         try:
-            for intent in desired.metadata:
-                self._set_metadata(intent)
-            for entry in desired.apply:
-                self._apply(entry)
-            for handover in desired.hand_over:
-                self._hand_over(handover)
-            for ref in desired.delete:
-                self._delete(ref)
+            refusals = self._write(planned)
+            desired = report_refusals(planned, refusals, obj.get("status", {}), self.now)
             if desired.status != obj.get("status", {}):
                 at_once(self.api.apply_status({**obj, "status": desired.status}))
         finally:
             if isinstance(facts, Facts):
                 self._refuse_loss(serving, facts.model.spec)
                 self._refuse_reset(serving, facts.model.spec)
-                self._refuse_downtime(serving, facts.model.spec, desired.status.get("revision"))
+                self._refuse_downtime(serving, facts.model.spec, planned.status.get("revision"))
         if self.kube.writes == writes:
-            assert decide(facts) == desired, "the same facts give the same plan"
-            assert not desired.events, "an Event reports a change"
+            assert decide(facts) == planned, "the same facts give the same plan"
+            assert refusals or not planned.events, "an Event reports a change"
         if is_subject:
             self.last = desired
             self.events += desired.events
             self.rolled_back += [desired.rolled_back] if desired.rolled_back else []
         if isinstance(desired, EnginePlan) and desired.ended:
             self.counted.append(desired.ended)
+
+    def _write(self, plan: Plan) -> list[RefusedObject]:
+        """Carry out all writes like the operator, each apart; return what was refused."""
+        refusals: list[RefusedObject] = []
+        absent: set[tuple[str, str]] = set()
+        for intent in plan.metadata:
+            self._set_metadata(intent)
+        for planned in order_writes(plan.apply):
+            name = (planned.obj["kind"], planned.obj["metadata"]["name"])
+            write = partial(self._apply, planned.obj)
+            if planned.needs & absent:
+                absent.add(name)
+            elif refusal := self._try(planned.purpose, *name, write):
+                refusals.append(refusal)
+                absent |= {name} if refusal.absent else set()
+        for handover in plan.hand_over:
+            self._hand_over(handover)
+        for ref in plan.delete:
+            write = partial(self._delete, ref)
+            if refusal := self._try(Purpose.REMOVAL, ref.kind, ref.name, write):
+                refusals.append(refusal)
+        return refusals
+
+    def _try(
+        self, purpose: Purpose, kind: str, name: str, write: Callable[[], None]
+    ) -> RefusedObject | None:
+        """Make a write, unless it was refused at this time already."""
+        key = purpose, kind, name
+        try:
+            if self._refused.get(key) != self.now:
+                write()
+                return None
+        except Forbidden:
+            self._refused[key] = self.now
+        return RefusedObject(purpose, kind, name, "refused", absent=self.find(kind, name) is None)
 
     def _apply(self, desired: Mapping[str, Any]) -> None:
         """Apply an object like the executor: unchanged objects and existing Jobs are not written."""

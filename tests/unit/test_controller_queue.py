@@ -59,14 +59,32 @@ async def test_add_after_keeps_the_earliest(first: float, second: float) -> None
 
 async def test_failures_of_a_key_double_up_to_five_minutes_until_forgotten() -> None:
     queue = make_queue()
-    delays = [queue.add_rate_limited("a") for _ in range(14)]
+    delays = []
+    for _ in range(14):
+        delays.append(queue.add_rate_limited("a"))
+        assert await queue.get() == "a"
+        queue.finish("a")
     assert delays[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
     assert delays[-1] == 300
-    assert queue._failures["a"] == 14
     assert queue.add_rate_limited("b") == pytest.approx(0.1)
     queue.forget("a")
     assert queue.add_rate_limited("a") == pytest.approx(0.1)
     assert make_queue(jitter=0.0).add_rate_limited("a") == pytest.approx(0.05)
+
+
+async def test_failures_after_events_do_not_lengthen_the_wait() -> None:
+    """An event queues a key at once; if that attempt fails too, the next one is due when it was before."""
+    queue = make_queue()
+    started, due = now(), []
+    for _ in range(6):
+        due.append(now() + queue.add_rate_limited("a") - started)
+        queue.add("a")  # the event
+        assert await queue.get() == "a"
+        queue.finish("a")
+    assert due == pytest.approx([0.1] * 6)
+    assert await queue.get() == "a"
+    queue.finish("a")
+    assert queue.add_rate_limited("a") == pytest.approx(0.2)
 
 
 async def test_a_servers_wish_for_later_is_kept() -> None:

@@ -1,22 +1,25 @@
 """One pass over a model: what goes into the plan, and what is done when carrying it out fails."""
 
-from typing import Any
+from datetime import timedelta
+from typing import Any, Final
 
 import pytest
 from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.errors import Forbidden, Terminating, Transient
 from enginewright.manifests.labels import ENGINE as ENGINE_LABEL
-from enginewright.manifests.labels import MANAGED_BY, OPERATOR, REQUESTED_BY
+from enginewright.manifests.labels import MANAGED_BY, OPERATOR, REQUESTED_BY, REVISION
 from enginewright.manifests.labels import MODEL as MODEL_LABEL
 from enginewright.observed.pods import JOB_NAME
 from enginewright.plan.types import EventIntent, ObjectRef, Plan
 
 from tests.support.controller_world import World
+from tests.support.fake_kube import START, timestamp
 from tests.support.plan_objects import MODEL, NAMESPACE, Json, make_object
 
 KEY = ModelKey(NAMESPACE, MODEL)
 LABELS = {MANAGED_BY: OPERATOR, MODEL_LABEL: MODEL}
+NOT: Final = {"True": "False", "False": "True"}
 
 
 @pytest.fixture
@@ -154,16 +157,17 @@ async def test_a_class_that_cannot_be_read_is_left_out(world: World) -> None:
 async def test_refused_apply_is_reported(world: World, ready: str, reason: str) -> None:
     conditions = [
         {"type": "Ready", "status": ready, "reason": "Planned", "message": "m"},
-        {"type": "Reconciling", "status": "True", "reason": "Planned", "message": "m"},
+        {"type": "Reconciling", "status": NOT[ready], "reason": "Planned", "message": "m"},
         {"type": "Stalled", "status": "False", "reason": "Planned", "message": ""},
     ]
     world.plan = lambda _: decide(apply=(child(world, "Job"),), status={"conditions": conditions})
     world.kube.fail["apply"] = [Forbidden("exceeded quota: q")]
-    with pytest.raises(Forbidden):
-        await reconcile(world)
+    result = await reconcile(world)
+    assert (result.refused, result.unsure, result.requeue_after) == (True, False, 1)
     reported = world.the("InferenceModel")["status"]["conditions"]
-    assert [item["reason"] for item in reported] == [reason, reason, "Planned"]
-    assert ("exceeded quota: q" in reported[0]["message"]) == (ready == "False")
+    assert [item["reason"] for item in reported] == [reason] * 3
+    why = "the preparation waits for Job j: exceeded quota: q: change the quota, the right or"
+    assert why in reported[0]["message"]
     assert await world.events() == ["ApplyFailed"]
 
 
@@ -171,9 +175,84 @@ async def test_a_webhook_that_is_not_reached_is_reported(world: World) -> None:
     world.plan = lambda _: decide(apply=(child(world, "Job"),))
     said = 'failed calling webhook "policy.example": connection refused'
     world.kube.fail["apply"] = [Transient(said, code=500, reason="InternalError")]
-    with pytest.raises(Transient):
-        await reconcile(world)
+    result = await reconcile(world)
+    assert (result.refused, result.unsure) == (True, True)
     assert await world.events() == ["ApplyFailed"]
+
+
+async def test_each_write_is_tried_whatever_becomes_of_the_others(world: World) -> None:
+    gone = world.put(child(world, "Deployment", "gone"))
+    world.plan = lambda _: decide(
+        apply=tuple(
+            child(world, kind, kind.lower(), spec={}) for kind in ("Job", "Service", "Deployment")
+        ),
+        delete=(ObjectRef("apps/v1", "Deployment", NAMESPACE, gone["metadata"]["name"]),),
+        events=(EventIntent("Normal", "RolledBack", "back"),),
+    )
+    for kind in ("Job", "Service"):
+        world.kube.refuses["apply", kind] = Forbidden(f"no {kind}", code=403)
+    await reconcile(world)
+    assert [entry["metadata"]["name"] for entry in world.all("Deployment")] == ["deployment"]
+    assert sorted(await world.events()) == ["ApplyFailed", "ApplyFailed", "RolledBack"]
+
+
+async def test_a_deployment_waits_for_its_own_revision_alone(world: World) -> None:
+    def make(kind: str, name: str, revision: str) -> Json:
+        labels = {**LABELS, REVISION: revision}
+        return make_object(kind, name, NAMESPACE, world.the("InferenceModel"), labels, spec={})
+
+    world.plan = lambda _: decide(
+        apply=(
+            make("ControllerRevision", f"{MODEL}-r1", "r1"),
+            make("Deployment", "d1", "r1"),
+            make("ControllerRevision", f"{MODEL}-r2", "r2"),
+            make("Deployment", "d2", "r2"),
+        )
+    )
+    world.kube.fail["apply"] = [Forbidden("exceeded quota: q")]
+    await reconcile(world)
+    assert [entry["metadata"]["name"] for entry in world.all("Deployment")] == ["d2"]
+    world.now += timedelta(seconds=1)
+    await reconcile(world)
+    assert [entry["metadata"]["name"] for entry in world.all("Deployment")] == ["d1", "d2"]
+
+
+async def test_a_refused_write_is_repeated_neither_by_passes_nor_for_them(world: World) -> None:
+    world.plan = lambda _: decide(apply=(child(world, "Job"),))
+    world.kube.refuses["apply", "Job"] = Forbidden("exceeded quota: q", code=403)
+    attempts: list[float] = []
+    for second in range(600):
+        world.now = START + timedelta(seconds=second)
+        before = world.kube.calls["apply"]
+        result = await reconcile(world)
+        if world.kube.calls["apply"] > before:
+            attempts.append(second)
+        assert result.refused == (world.kube.calls["apply"] > before)
+    assert attempts == [0, 1, 3, 7, 15, 31, 63, 127, 247, 367, 487]
+    world.plan = lambda _: decide(apply=(child(world, "Job", spec={"parallelism": 2}),))
+    before = world.kube.calls["apply"]
+    await reconcile(world)
+    assert world.kube.calls["apply"] == before + 1, "something else is written at once"
+
+
+async def test_a_deletion_that_takes_long_is_named_and_holds_up_its_name_alone(
+    world: World,
+) -> None:
+    job = child(world, "Job")
+    job["metadata"] |= {"deletionTimestamp": timestamp(START), "finalizers": ["foregroundDeletion"]}
+    world.put(job)
+    world.plan = lambda _: decide(
+        apply=(child(world, "Job"), child(world, "Deployment", "d", spec={}))
+    )
+    result = await reconcile(world)
+    assert result.requeue_after == 60
+    assert await world.events() == []
+    assert world.find("Deployment", "d")
+    world.now = START + timedelta(seconds=61)
+    await reconcile(world)
+    assert await world.events() == ["ApplyFailed"]
+    (event,) = world.all("Event")
+    assert "the preparation waits for Job j: it is still being deleted" in event["message"]
 
 
 async def test_a_namespace_that_is_deleted_is_left_alone(world: World) -> None:
@@ -212,7 +291,7 @@ async def test_children_of_an_earlier_model_are_no_facts_and_are_waited_for(worl
     world.plan = lambda _: decide(apply=(child(world, "Job"),))
     outcome = await reconcile(world)
     assert (world.seen[0].jobs, world.seen[0].pods) == ((), ())
-    assert outcome == ReconcileResult(requeue=True)
+    assert outcome == ReconcileResult(requeue=True, requeue_after=60)
     assert world.kube.calls["apply"] == 0
     world.remove("Job", "j")
     world.watch()

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pytest
+from enginewright.kube.errors import Forbidden
 from enginewright.manifests.labels import (
     CANARY,
     CLASS,
@@ -863,12 +864,18 @@ def test_promotion_goes_on_without_its_status() -> None:
 
 
 def test_in_place_no_serving_pod_ends_before_the_canary_is_there() -> None:
-    world = update(serve("InPlace"))
-    assert world.last
-    kinds = [
-        entry["metadata"]["name"] for entry in world.last.apply if entry["kind"] == "Deployment"
-    ]
-    assert kinds == [world.canaries()[0]["metadata"]["name"], "resnet-cpu"]
+    world = serve("InPlace")
+    before = world.replicas()["resnet-cpu"]
+    world.kube.refuses["apply", "Deployment"] = Forbidden("exceeded quota", code=403)
+    update(world)
+    assert not world.canaries()
+    assert world.replicas() == {"resnet-cpu": before}
+    world.kube.refuses.clear()
+    world.later(minutes=1)
+    (canary,) = world.canaries()
+    lent = canary["spec"]["replicas"]
+    assert lent > 0
+    assert world.replicas()["resnet-cpu"] == before - lent
 
 
 def test_while_an_obstacle_lasts_the_canary_goes_on() -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModelSpec
+from enginewright.kube.errors import Forbidden
 from enginewright.manifests import pod_options
 from enginewright.manifests.field_managers import FIELD_MANAGER
 from enginewright.manifests.labels import (
@@ -87,6 +88,7 @@ FAILURES: Final = ["reported", "reported by its pod", "late", "deleted", "OOMKil
 UNPLACED: Final = ["", "", NO_DEVICE, "0/2 nodes are available: 2 Too many pods."]
 WAITS: Final = st.sampled_from([0, 11])  # minutes for a node
 QUOTA: Final = "exceeded quota: gpus"
+REFUSED_KINDS: Final = ["Job", "InferenceEngine", "PodDisruptionBudget", "HorizontalPodAutoscaler"]
 AT_WORK: Final = ("Preparing", "LookingUp", "Queued", "Building")
 OLD_RESTARTS: Final = st.sampled_from([("server", 5), ("istio-proxy", 0)])  # hours ago
 CLASSES: Final[list[list[tuple[int, int | None]]]] = [  # number of a class, and its own count
@@ -591,6 +593,18 @@ class Cluster(RuleBasedStateMachine):
     @rule(writes=NUMBERS)
     def the_api_server_will_refuse(self, writes: int) -> None:
         self.world.kube.refused_after = writes
+
+    @rule(kind=st.sampled_from(REFUSED_KINDS))
+    def the_api_server_refuses(self, kind: str) -> None:
+        self.world.kube.refuses["apply", kind] = Forbidden("exceeded quota", code=403)
+
+    @precondition(lambda self: self.world.kube.refuses)
+    @rule()
+    def the_api_server_refuses_nothing(self) -> None:
+        self.world.kube.refuses.clear()
+        self.world.later(minutes=2)
+        for entry in self._ours():
+            assert conditions_of(entry)["Ready"][1] != "ApplyFailed"
 
     @rule(status=st.booleans())
     def memory_is_lost(self, status: bool) -> None:

@@ -65,11 +65,11 @@ class EngineReconciler:
             await self._remove(key, observed, plan.removed)
             return ReconcileResult(exists=False)
         self.turns.on_planned(engine, plan)
-        requeue = await apply_plan(plan, observed, shared.executor, shared.recorder)
+        result = await apply_plan(plan, observed, shared)
         if plan.ended:
             self.metrics.count(plan.ended)
-        later = min(filter(None, (plan.requeue_after, due_in)), default=None)
-        return ReconcileResult(requeue=requeue, requeue_after=later)
+        later = min(filter(None, (result.requeue_after, due_in)), default=None)
+        return replace(result, requeue_after=later)
 
     def _describe_store(self, namespace: str) -> str:
         cache, store = self.shared.cache, self.shared.config.store

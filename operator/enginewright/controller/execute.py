@@ -32,6 +32,7 @@ from enginewright.manifests.field_managers import (
     METADATA_MANAGER,
 )
 from enginewright.plan.types import MetadataIntent, ObjectRef, ReplicasHandover
+from enginewright.plan.writes import STUCK_REMEDY
 
 INTENT_ANNOTATION: Final = "enginewright.dev/intent"
 _REMEMBERED: Final = 16384
@@ -46,7 +47,13 @@ class NameTaken(KubeError):  # noqa: N818 - says what is wrong
 
 
 class StillTerminating(KubeError):  # noqa: N818 - says what is wrong
-    """An object of an earlier owner has the name that is needed and is being deleted."""
+    """An object that is being deleted has the name that is needed; `since` is empty where its owner is gone."""
+
+    remedy = STUCK_REMEDY
+
+    def __init__(self, message: str, since: str = "") -> None:
+        super().__init__(message)
+        self.since = since
 
 
 class Executor:
@@ -85,7 +92,9 @@ class Executor:
             if _is_terminating(observed, intent):
                 if owner := self._living_owner(observed):
                     raise NameTaken(f"{_name(intent)} is owned by {owner}: rename one of the two")
-                raise StillTerminating(f"{_name(intent)} is still being deleted")
+                raise StillTerminating(
+                    "it is still being deleted", observed["metadata"].get("deletionTimestamp") or ""
+                )
             # A Job's template is immutable: its name contains a hash of everything that decides it.
             if resource == JOBS or self._is_settled(intent, observed):
                 return False

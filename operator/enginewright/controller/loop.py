@@ -29,6 +29,10 @@ class ReconcileResult:
     exists: bool = True  # else the key is never reconciled again
     requeue: bool = False  # soon: this pass has changed the facts, or waits for a change
     requeue_after: float | None = None  # seconds
+    refused: bool = (
+        False  # a write was; the others were made, and `requeue_after` is when to try again
+    )
+    unsure: bool = False  # it may have been made nevertheless
 
 
 class LoopMetrics:
@@ -44,7 +48,7 @@ class LoopMetrics:
         )
         self.errors = Counter(
             "controller_runtime_reconcile_errors",
-            "Reconciles that ended with an error.",
+            "Reconciles that ended with an error, or in which a write was refused.",
             ("controller",),
             registry=registry,
         )
@@ -135,6 +139,8 @@ class Controller(Generic[Key]):
             result = "error"
         else:
             result = self._schedule(key, reconciled)
+            if reconciled.refused:
+                result = "error"
         if result == "error":
             self._metrics.errors.labels(self._name).inc()
         self._metrics.total.labels(self._name, result).inc()

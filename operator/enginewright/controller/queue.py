@@ -106,13 +106,16 @@ class WorkQueue(Generic[Key]):
         """Queue `key` again after a failure, later each time; returns the seconds until then.
 
         Between 50% and 100% of 0.1 s doubled per failure, at most five minutes; never less than
-        `at_least`, which comes from a server's Retry-After.
+        `at_least`, which comes from a server's Retry-After. A failure while the next attempt is due sooner, as
+        after a watch event, counts no more than the one before.
         """
-        failures = self._failures.get(key, 0)
-        self._failures[key] = failures + 1
-        self._retries.inc()
+        failures, now = self._failures.get(key, 0), self._loop.time()
         delay = min(_BASE_DELAY * 2.0 ** min(failures, 30), _MAX_DELAY)
         delay = max(delay * (0.5 + 0.5 * self._jitter()), at_least)
+        if (pending := self._later.get(key)) and pending.when() <= now + delay:
+            return pending.when() - now
+        self._failures[key] = failures + 1
+        self._retries.inc()
         self.add_after(key, delay)
         return delay
 

@@ -62,10 +62,13 @@ class ModelReconciler:
         """Do what the model needs now. Raises KubeError."""
         unsure = False
         try:
-            return await self._reconcile(key)
+            result = await self._reconcile(key)
         except Transient:
             unsure = True
             raise
+        else:
+            unsure = result.unsure
+            return result
         finally:
             self.flights.on_reconciled(key, unsure=unsure)
             self.turns.on_reconciled(key)
@@ -118,8 +121,8 @@ class ModelReconciler:
             return plan
 
         plan = await self.comparisons.plan(key, decide, facts)
-        requeue = await apply_plan(plan, observed, shared.executor, shared.recorder)
+        result = await apply_plan(plan, observed, shared)
         if plan.rolled_back:
             self.rolled_back(plan.rolled_back)
         self.planned(key)
-        return ReconcileResult(requeue=requeue, requeue_after=plan.requeue_after)
+        return result

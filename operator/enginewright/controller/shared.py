@@ -1,7 +1,7 @@
 """What the reconcilers share: how they see the cluster, and how they change it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from enginewright.controller.bucket_user import BucketUser
@@ -10,6 +10,7 @@ from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
 from enginewright.controller.operator_namespace import OperatorNamespace
+from enginewright.controller.refused_writes import RefusedWrites
 from enginewright.kube.api import KubeApi
 from enginewright.plan.types import Config
 
@@ -32,3 +33,4 @@ class Shared:
     own_namespace: OperatorNamespace
     bucket_user: BucketUser
     now: Callable[[], datetime]
+    refused: RefusedWrites = field(default_factory=RefusedWrites)

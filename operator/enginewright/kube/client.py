@@ -19,7 +19,14 @@ from kubernetes.aio.client.rest import RESTClientObject
 
 from enginewright.kube.api import JsonObject, Listing
 from enginewright.kube.connection import authorization_of
-from enginewright.kube.errors import Expired, Forbidden, KubeError, NotFound, Transient, error_from
+from enginewright.kube.errors import (
+    Expired,
+    Forbidden,
+    NotFound,
+    NotSent,
+    Transient,
+    error_from,
+)
 from enginewright.kube.metrics import FAILED, RestMetrics
 from enginewright.kube.resources import Resource, resource_of
 from enginewright.manifests.field_managers import FIELD_MANAGER
@@ -220,7 +227,7 @@ class KubeClient:
         if authorization := await authorization_of(self._configuration):
             headers["Authorization"] = authorization
         if method != "GET" and not self._may_write():
-            raise KubeError("not sent: this process is not the leader")
+            raise NotSent("not sent: this process is not the leader")
         started = time.monotonic()
         code = FAILED
         try:
@@ -261,7 +268,7 @@ class KubeClient:
         if self._transport is None:
             await self._reload(stale=None)
         if self._transport is None:
-            raise KubeError("the client is closed")
+            raise NotSent("the client is closed")
         return self._transport
 
     async def _reload(self, stale: RESTClientObject | None) -> None:

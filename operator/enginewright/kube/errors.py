@@ -15,11 +15,20 @@ _MAX_RETRY_AFTER: Final = 300.0  # seconds; longer ones are reduced, since every
 class KubeError(Exception):
     """A request that the API server did not complete successfully; `message` is the server's own, for people."""
 
+    remedy = ""  # for people, unless the message has one
+    is_of_one_write = True  # else no other request would succeed either
+
     def __init__(self, message: str, *, code: int = 0, reason: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.code = code
         self.reason = reason
+
+
+class NotSent(KubeError):  # noqa: N818 - says what is wrong
+    """This process may not send requests, or not any more."""
+
+    is_of_one_write = False
 
 
 class NotFound(KubeError):  # noqa: N818 - named as the API names it
@@ -31,15 +40,21 @@ class Conflict(KubeError):  # noqa: N818 - named as the API names it
 
 
 class Forbidden(KubeError):  # noqa: N818 - named as the API names it
-    """401 and 403: credentials, RBAC or a quota do not allow it."""
+    """401 and 403: credentials, RBAC, a quota or a webhook do not allow it."""
+
+    remedy = "change the quota, the right or the policy that refuses it"
 
 
 class Terminating(Forbidden):
     """403: the namespace is being deleted, so nothing can be created in it."""
 
+    is_of_one_write = False
+
 
 class Invalid(KubeError):  # noqa: N818 - named as the API names it
     """400, 413, 415, 422: the same request fails again."""
+
+    remedy = "change the field or the policy that it names"
 
 
 class Expired(KubeError):  # noqa: N818 - named as the API names it
@@ -49,11 +64,15 @@ class Expired(KubeError):  # noqa: N818 - named as the API names it
 class Transient(KubeError):  # noqa: N818 - says what to do: try again
     """429, 5xx, a broken connection, a timeout: the same request may succeed later."""
 
+    remedy = "repair what does not answer the API server"
+
     def __init__(
         self, message: str, *, code: int = 0, reason: str = "", retry_after: float | None = None
     ) -> None:
         super().__init__(message, code=code, reason=reason)
         self.retry_after = retry_after  # seconds, from the Retry-After header
+        # that a webhook cannot be reached says nothing of other requests
+        self.is_of_one_write = reason == "InternalError"
 
 
 def error_from(code: int, body: bytes, headers: Mapping[str, str]) -> KubeError:

@@ -36,6 +36,7 @@ from enginewright.manifests.job_limits import (
 from enginewright.observed.jobs import JobView
 from enginewright.observed.pods import PodView, of_job
 from enginewright.plan import pods
+from enginewright.plan.writes import STUCK_REMEDY
 
 _MAX_DOUBLINGS: Final = 10
 
@@ -220,6 +221,8 @@ class _Attempt(Generic[Result]):
 
     def _why_no_pod(self) -> str:
         """Return why the Job has no pod, as far as that is known, unless it is new."""
+        if self.job.deleting:
+            return f"Job {self.job.name} is still being deleted: {STUCK_REMEDY}"
         if self.refusal:
             return f"its pod cannot be created: {pods.explain_refusal(self.refusal)}"
         if self.now - self._since() < WITHOUT_POD:

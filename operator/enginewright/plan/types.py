@@ -226,7 +226,7 @@ def image_not_pushed(artefact: str, why: str) -> EventIntent:
 class Plan:
     """What to do now. Executing it a second time has no effect."""
 
-    apply: tuple[dict[str, Any], ...]  # server-side apply, in this order
+    apply: tuple[dict[str, Any], ...]  # server-side apply, in the order of `plan/writes.py`
     delete: tuple[ObjectRef, ...]
     status: dict[str, Any]  # the complete desired status
     events: tuple[EventIntent, ...]

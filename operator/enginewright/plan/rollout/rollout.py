@@ -151,7 +151,10 @@ def roll_out(
     canaries = brought.canaries if brought else {}
     rejection = brought.rejection if brought else None
     rejected = brought.revision.name if brought and rejection else ""
-    pods = pod_counts(facts, applied, deployments, canaries, counted)
+    # once the canary is there: it might be refused, and a pod would end for nothing
+    there = {canary.accelerator_class: canary.desired for canary in facts.canaries}
+    lent = {name: min(count, there.get(name, 0)) for name, count in canaries.items()}
+    pods = pod_counts(facts, applied, deployments, lent, counted)
     counts, progress, served = pods.counts, pods.progress, find_serving(facts)
     if (served is None and applied.name == rejected) or is_given_up(facts, applied.name):
         yielding = counts
@@ -172,10 +175,8 @@ def roll_out(
     ]
     rolled_out = pods.complete or (brought is not None and brought.rolled_out)
     serving = serving_now(facts, applied, rolled_out, stored, deployments, counts)
-    canary = tuple(canary_objects(facts.model, facts.revisions, brought, applied))
     last_complete = serving.last_complete if serving else ""
     needed = {applied.name, name or "", last_complete, brought.revision.name if brought else ""}
-    in_place = facts.model.spec.rollout.strategy == "InPlace"
     return RolloutPlan(
         requested=name,
         applied=applied.name,
@@ -188,10 +189,8 @@ def roll_out(
         left_to_others=left_to_others,
         ignored_rollback=describe_ignored_rollback(facts.model, stored, applied.name, rejected),
         apply=(
-            # before serving pods end for it
-            *(canary if in_place else ()),
             *serving_objects(facts, applied, deployments, now),
-            *(() if in_place else canary),
+            *canary_objects(facts.model, facts.revisions, brought, applied),
             *autoscalers(facts.model, facts.autoscalers, applied, deployments, now),
             *route_objects(facts, brought, applied, deployments),
         ),
