@@ -17,7 +17,7 @@ from tests.support.plan_objects import (
     publish_model,
 )
 from tests.support.plan_world import World, conditions_of
-from tests.unit.test_plan_image_moves import CANARY, MOVED, NEW, Member
+from tests.unit.test_plan_moves import CANARY, MOVED, NEW, Member
 
 NEW_RTX: Final = "registry.example/rtx:2"
 
