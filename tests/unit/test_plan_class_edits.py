@@ -305,3 +305,14 @@ def test_gateways_that_are_missing_are_not_beside_ready() -> None:
     member.has_routes = False
     member.edit(serving={"route": ROUTE})
     assert member.conditions()["Ready"] == ("False", "GatewayAPIMissing")
+
+
+def test_class_that_is_created_again_waits_for_the_turn_with_its_other_spec() -> None:
+    member = Member(accelerators=[{"class": "cpu"}], replicas=2)
+    before = member.serving_deployments()
+    member.classes = []
+    member.settle()
+    member.classes = [accelerator_class("cpu", "openvino", "cpu", tolerations=[TOLERATION])]
+    member.settle()
+    assert (member.state(), member.serving_deployments()) == (("Waiting", ""), before)
+    assert json.loads(read_class(member)["spec"])["backends"] == ["cpu"]

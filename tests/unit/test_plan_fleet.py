@@ -294,18 +294,18 @@ def test_edit_of_a_class_is_a_target_once_it_is_seen() -> None:
     model["status"]["images"]["classes"] = [{"class": "cpu", "spec": describe_class(used.spec)}]
     process = Process().sees(model)
     edited = accelerator_class("cpu", tolerations=[{"operator": "Exists"}])
+    seen: Json = {}
     for version, device_class in enumerate((used, edited, used), start=1):
         metadata = {"name": "cpu", "uid": "class-cpu", "resourceVersion": str(version)}
-        seen = {"kind": "AcceleratorClass", "metadata": metadata}
         spec = device_class.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-        process.cache.observe(ACCELERATOR_CLASSES, {**seen, "spec": spec})
+        seen = {"kind": "AcceleratorClass", "metadata": metadata, "spec": spec}
+        process.cache.observe(ACCELERATOR_CLASSES, seen)
         expected = MoveState.MOVED if device_class is used else MoveState.WAITING
         assert process.fleet.state.models == {expected: 1}
     before = process.fleet.state
-    metadata = {**metadata, "resourceVersion": "9"}
-    process.cache.observe(
-        ACCELERATOR_CLASSES, {**seen, "metadata": metadata, "spec": spec, "status": {"nodes": 3}}
-    )
+    metadata = {**seen["metadata"], "resourceVersion": "9"}
+    status = {"nodes": 3}
+    process.cache.observe(ACCELERATOR_CLASSES, {**seen, "metadata": metadata, "status": status})
     assert process.fleet.state is before, "its status says nothing"
 
 

@@ -338,9 +338,10 @@ class Cluster(RuleBasedStateMachine):
         ]
         is_new = len(kept) == len(world.classes)
         before = copy.deepcopy((self._templates(), world.conditions()["Ready"]))
+        is_prevented = world.conditions()["Validated"][0] == "False"
         world.classes = [*kept, self.pool[name]] if is_new else kept
         world.settle()
-        if is_new and before[1][0] == "True":
+        if is_new and before[1][0] == "True" and not is_prevented:  # else it may be what lacked
             assert (self._templates(), world.conditions()["Ready"]) == before
 
     @precondition(of_a_model)
@@ -667,7 +668,9 @@ class Cluster(RuleBasedStateMachine):
         if images.get("state") in ("Waiting", "Kept") and revision:
             target = {image["image"] for image in images.get("target", ())}
             assert not target & {item["image"] for item in revision["data"]["classes"]}
-            edited = {used["class"]: used for used in images["classes"] if used.get("target")}
+            edited = {
+                used["class"]: used for used in images.get("classes", ()) if used.get("target")
+            }
             for item in revision["data"]["classes"]:
                 if used := edited.get(item["name"]):
                     has = ClassSnapshot.model_validate(item)

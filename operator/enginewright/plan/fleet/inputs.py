@@ -38,14 +38,14 @@ def find_current(facts: Facts, serving: ServingState | None) -> dict[str, str]:
     if snapshot is None:
         return {}
     record = facts.model.status.images
-    recorded = {used.class_name: used.spec for used in record.classes} if record else {}
-    there = {item.metadata.name: item.spec for item in facts.classes}
+    specs = {item.metadata.name: item.spec for item in facts.classes}
+    for used in record.classes if record else ():
+        if spec := _read(used.spec):
+            specs[used.class_name] = spec
     classes = {
-        class_input(one.name): describe_class(
-            one.restore(_read(recorded.get(one.name, "")) or there[one.name])
-        )
+        class_input(one.name): describe_class(one.restore(specs[one.name]))
         for one in snapshot.classes
-        if one.name in there
+        if one.name in specs
     }
     return {**current_images(facts, serving), **classes}
 
