@@ -64,7 +64,7 @@ def with_an_engine(**spec: Any) -> Member:
     return member
 
 
-# event: Administrator | a class is edited, such as its tolerations | all models with what they have of it, until their
+# event: Classes | a class is edited, such as its tolerations | all models with what they have of it, until their
 #   turn | `kubectl get im -o wide`: `Waiting`, then `Moving`; `status.images.classes`
 def test_edit_of_a_class_waits_for_the_turn_and_is_reported() -> None:
     member = Member(rollout=CANARY, replicas=2)
