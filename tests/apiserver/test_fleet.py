@@ -1,4 +1,4 @@
-"""Twelve models move to a new runtime image: never more than two at once, even if the operator is killed."""
+"""Twelve models move to a new runtime image and an edited class: never more than two at once, even if the operator is killed."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -9,7 +9,15 @@ from typing import Any, Final
 import pytest
 from enginewright.manifests.labels import MODEL, ROLLOUT_ORDER
 
-from tests.apiserver.world import GOOD, PUBLISHED, UNJUDGED, World, model, set_up
+from tests.apiserver.world import (
+    GOOD,
+    PUBLISHED,
+    UNJUDGED,
+    World,
+    accelerator_class,
+    model,
+    set_up,
+)
 from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
 from tests.support.operator_process import CPU_IMAGE, OperatorProcess
@@ -66,6 +74,12 @@ class Fleet(World):
             for entry in self.user.items("deployments"):
                 if entry.get("status", {}).get("observedGeneration") != _generation(entry):
                     played.roll_out(self.user, entry["metadata"]["name"])
+
+    def count_tolerating(self) -> int:
+        """Return how many models have tolerations, which only an edited class gives them."""
+        self.images()
+        templates = (entry["spec"]["template"] for entry in self.user.items("deployments"))
+        return sum("tolerations" in template["spec"] for template in templates)
 
     def ready(self) -> int:
         return sum(
@@ -150,3 +164,9 @@ def test_models_move_model_by_model_over_a_restart(fleet: Fleet) -> None:
         fleet.tend(lambda: bool(fleet.images()[REFUSING].get("retried")))
         fleet.tend(lambda: fleet.states() == {"Moved": len(NAMES)})
         assert "retried" not in fleet.images()[REFUSING]
+
+        edited = accelerator_class()
+        edited["spec"]["tolerations"] = [{"key": "dedicated", "operator": "Exists"}]
+        fleet.user.apply(edited)
+        fleet.tend(lambda: fleet.count_tolerating() == len(NAMES))
+        eventually(lambda: fleet.states() == {"Moved": len(NAMES)}, 20, interval=0.2)

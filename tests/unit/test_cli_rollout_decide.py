@@ -13,7 +13,7 @@ from enginewright_cli.rollout.gitops import reverting
 
 from tests.support.plan_objects import OTHER, SECOND, publish_model
 from tests.support.plan_world import World, serving
-from tests.unit.test_plan_image_moves import make_rejected_canary, with_another_signature
+from tests.unit.test_plan_moves import make_rejected_canary, with_another_signature
 
 CANARY = {"canary": {"replicas": 1, "hold": "1m"}}
 THIRD = {"uri": "https://models.example/third.onnx"}

@@ -199,6 +199,12 @@ def breaks_clients() -> World:
     return world.job_succeeds(describing(SECOND, "pixels:FP32[-1,3]"))
 
 
+def class_deleted() -> World:
+    world = serving(accelerators=[{"class": "cpu"}])
+    world.classes = []
+    return world.settle()
+
+
 def update_fails() -> World:
     return updating().rolling(available=2).new_pod_fails(Reason.PROVIDER_MISSING)
 
@@ -288,6 +294,7 @@ STATES: Final[dict[str, Callable[[], World]]] = {
     "serving, no pod left": lambda: missing(serving(), 0),
     "serving, a pod crashes": crashing,
     "serving, the artefact is gone": artefact_gone,
+    "serving, its class is deleted": class_deleted,
     "update, its model is prepared": lambda: serving().edit(source=OTHER),
     "update, rolling out": lambda: updating().rolling(available=2),
     "update, only a part of it serves": lambda: updating().partly_available("resnet-cpu", 1),

@@ -12,9 +12,10 @@ from enginewright.api.inference_model_status import MoveState
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.fleet import Fleet, FleetCollector
 from enginewright.controller.routing import ModelKey
-from enginewright.kube.resources import INFERENCE_MODELS
+from enginewright.kube.resources import ACCELERATOR_CLASSES, INFERENCE_MODELS
 from enginewright.manifests.labels import PROMOTE, ROLLOUT_ORDER
 from enginewright.observed.moves import MoveView, move_view
+from enginewright.plan.fleet.inputs import describe_class, list_configured
 from enginewright.plan.fleet.turns import FleetState, Halt, fleet_state
 from enginewright.plan.types import FleetConfig
 from enginewright_contract.reasons import Reason
@@ -22,8 +23,15 @@ from prometheus_client import CollectorRegistry
 
 from tests.support.effort import examples
 from tests.support.optional import present
-from tests.support.plan_objects import CPU_IMAGE, OTHER, Json, image_facts, publish_model
-from tests.unit.test_plan_image_moves import BAD, CANARY, MOVED, NEW, NEWER, Member, reject_canary
+from tests.support.plan_objects import (
+    CPU_IMAGE,
+    OTHER,
+    Json,
+    accelerator_class,
+    image_facts,
+    publish_model,
+)
+from tests.unit.test_plan_moves import BAD, CANARY, MOVED, NEW, NEWER, Member, reject_canary
 
 OLD: Final = {"cpu": CPU_IMAGE}
 IMAGES: Final = {"cpu": NEW}
@@ -278,6 +286,27 @@ def test_it_says_once_that_it_has_stopped_and_where_to_find_the_failures() -> No
     for part in ("2 models", "Kept", "status.images.retried"):
         assert part in message
     assert not process.takes_turn("c")
+
+
+def test_edit_of_a_class_is_a_target_once_it_is_seen() -> None:
+    model = make_model("a", "Moved")
+    used = accelerator_class("cpu")
+    model["status"]["images"]["classes"] = [{"class": "cpu", "spec": describe_class(used.spec)}]
+    process = Process().sees(model)
+    edited = accelerator_class("cpu", tolerations=[{"operator": "Exists"}])
+    seen: Json = {}
+    for version, device_class in enumerate((used, edited, used), start=1):
+        metadata = {"name": "cpu", "uid": "class-cpu", "resourceVersion": str(version)}
+        spec = device_class.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+        seen = {"kind": "AcceleratorClass", "metadata": metadata, "spec": spec}
+        process.cache.observe(ACCELERATOR_CLASSES, seen)
+        expected = MoveState.MOVED if device_class is used else MoveState.WAITING
+        assert process.fleet.state.models == {expected: 1}
+    before = process.fleet.state
+    metadata = {**seen["metadata"], "resourceVersion": "9"}
+    status = {"nodes": 3}
+    process.cache.observe(ACCELERATOR_CLASSES, {**seen, "metadata": metadata, "status": status})
+    assert process.fleet.state is before, "its status says nothing"
 
 
 def test_unrelated_change_computes_nothing_again() -> None:
@@ -543,12 +572,30 @@ class Members:
             assert member.model
             move = present(move_view(member.model))
             views.append(replace(move, name=name))
-        return fleet_state(views, next(iter(self.members.values())).config.images, self.config)
+        installation = next(iter(self.members.values()))
+        configured = list_configured(installation.config.images, installation.classes)
+        return fleet_state(views, configured, self.config)
 
     def upgrade(self, image: str = NEW) -> "Members":
         for member in self.members.values():
             member.upgrade(image)
         return self.settle()
+
+    def edit_class(self, *tolerated: str) -> "Members":
+        tolerations = [{"key": key, "operator": "Exists"} for key in tolerated]
+        for member in self.members.values():
+            member.classes = [accelerator_class("cpu", tolerations=tolerations)]
+        return self.settle()
+
+    def move_without_jobs(self, image: str) -> "Members":
+        for member in self.members.values():
+            member.config = replace(member.config, images={**member.config.images, "cpu": image})
+        return self.settle()
+
+    def goes_on(self, name: str) -> None:
+        """Have what a member rolls out pass its proofs."""
+        self.members[name].canary_available().later(seconds=61).all_available()
+        self.settle()
 
     def settle(self) -> "Members":
         changed = True
@@ -674,3 +721,60 @@ def test_an_image_like_the_one_before_moves_without_jobs() -> None:
         fleet.members[name].all_available()
         fleet.settle()
     assert fleet.states() == ["Moved", "Moved"]
+
+
+def test_edit_of_a_class_moves_no_model_while_the_fleet_is_paused_and_then_all_in_turn() -> None:
+    fleet = Members(3, rollout=CANARY, replicas=2)
+    fleet.config = replace(fleet.config, paused=True)
+    fleet.edit_class("dedicated")
+    assert fleet.states() == ["Waiting"] * 3
+    assert not any(member.canaries() for member in fleet.members.values())
+    fleet.config = replace(fleet.config, paused=False)
+    fleet.settle()
+    for name in fleet.members:
+        assert fleet.moving() == [name]
+        fleet.goes_on(name)
+    assert fleet.states() == ["Moved"] * 3
+
+
+def change_at_random(fleet: Members, chance: random.Random) -> None:
+    """Have an administrator or a user change something, or a rollout go on."""
+    event, name = chance.randrange(5), chance.choice(sorted(fleet.members))
+    if event == 0:
+        fleet.edit_class(*chance.sample(["a", "b"], chance.randrange(3)))
+    elif event == 1:
+        fleet.move_without_jobs(chance.choice([CPU_IMAGE, NEW, NEWER]))
+    elif event == 2:
+        fleet.config = replace(fleet.config, paused=not fleet.config.paused)
+    elif event == 3:
+        batching = {"maxSize": chance.randrange(2, 9)}
+        fleet.members[name].edit(serving={"batching": batching}, rollout=CANARY)
+    else:
+        fleet.goes_on(name)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_classes_images_and_specs_that_change_in_any_order_reach_all_models(seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - the same runs for everybody
+    fleet = Members(3, limit=2, rollout=CANARY, replicas=2)
+    same = {"pipeline": "5" * 64}
+    for member in fleet.members.values():
+        like = image_facts("cpu").model_copy(update=same)
+        member.images |= dict.fromkeys((CPU_IMAGE, NEW, NEWER), like)
+        member.settle().job_succeeds().all_available().jobs_are_cleaned_away()
+    fleet.settle()
+    for _ in range(examples(100)):
+        before = set(fleet.moving())
+        change_at_random(fleet, chance)
+        if fleet.config.paused:
+            assert set(fleet.settle().moving()) <= before
+    fleet.config = replace(fleet.config, paused=False)
+    fleet.edit_class("last").move_without_jobs(NEWER)
+    for _ in range(4):
+        for name in fleet.members:
+            fleet.goes_on(name)
+    assert fleet.states() == ["Moved"] * 3
+    for member in fleet.members.values():
+        (template,) = (item["spec"]["template"]["spec"] for item in member.serving_deployments())
+        assert [item["key"] for item in template["tolerations"]] == ["last"]
+        assert member.serving_images() == {NEWER}

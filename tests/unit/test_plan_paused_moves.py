@@ -17,7 +17,7 @@ from tests.support.plan_objects import (
     publish_model,
 )
 from tests.support.plan_world import World, conditions_of
-from tests.unit.test_plan_image_moves import CANARY, MOVED, NEW, Member
+from tests.unit.test_plan_moves import CANARY, MOVED, NEW, Member
 
 NEW_RTX: Final = "registry.example/rtx:2"
 
@@ -153,7 +153,7 @@ def test_an_engine_is_not_suspended_for_a_model_that_is_resumed_during_an_obstac
     world.classes = []
     assert world.settle().status["engines"][0]["suspended"]
     resume(world)
-    assert world.conditions()["Ready"] == ("False", "NoAcceleratorClass")
+    assert world.conditions()["Validated"] == ("False", "NoAcceleratorClass")
     assert not world.status["engines"][0].get("suspended")
     assert conditions_of(newest_engine(world))["Ready"][1] != "Suspended"
 

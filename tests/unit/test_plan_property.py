@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pytest
+from enginewright.api.accelerator_class import AcceleratorClassSpec
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.kube.errors import Forbidden
@@ -28,6 +29,7 @@ from enginewright.manifests.labels import (
     SERVE,
 )
 from enginewright.manifests.outcome import RevisionOutcome
+from enginewright.manifests.snapshot import ClassSnapshot
 from enginewright.observed.artifact_keys import keys_of_pods
 from enginewright.observed.deployments import count_managers, deployment_view
 from enginewright.observed.pods import JOB_NAME, pod_view
@@ -107,6 +109,16 @@ MEDIANS: Final = [  # of backends that are compared
         for backend, p50 in (("tensorrt-rtx", 0.003), ("cpu", median))
     )
     for median in (0.002, 0.004)
+]
+EDITS: Final[list[Json]] = [  # of a class
+    {"tolerations": [{"key": "dedicated", "operator": "Exists"}]},
+    {"tolerations": []},
+    {"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-L4", "nvidia.com/gpu.memory": "23034"}},
+    {"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-L4"}},
+    {"backends": ["cpu"]},
+    {"backends": ["cuda", "tensorrt-rtx"]},
+    {"backends": ["tensorrt-rtx", "cuda", "cpu"]},
+    {"resourceName": "example.com/device"},
 ]
 LIMITS: Final = [None, (1, 8), (3, 4)]  # of the autoscaler
 CHANGES: Final[list[Json]] = [
@@ -328,10 +340,50 @@ class Cluster(RuleBasedStateMachine):
         ]
         is_new = len(kept) == len(world.classes)
         before = copy.deepcopy((self._templates(), world.conditions()["Ready"]))
+        is_prevented = world.conditions()["Validated"][0] == "False"
         world.classes = [*kept, self.pool[name]] if is_new else kept
         world.settle()
-        if is_new and before[1][0] == "True":
+        if is_new and before[1][0] == "True" and not is_prevented:  # else it may be what lacked
             assert (self._templates(), world.conditions()["Ready"]) == before
+
+    @precondition(of_a_model)
+    @rule(which=NUMBERS, edit=st.sampled_from(EDITS))
+    def a_class_is_edited(self, which: int, edit: Json) -> None:
+        world = self.world
+        if not world.classes:
+            return
+        before = self._find_begun()
+        is_held = "serving" in world.status and not world.turn and not self._waits_or_moves()
+        edited = world.classes[which % len(world.classes)]
+        spec = edited.spec.model_validate({**edited.spec.manifest(), **edit})
+        name = edited.metadata.name
+        self.pool[name] = edited.model_copy(update={"spec": spec})
+        world.classes = [self.pool[name] if one is edited else one for one in world.classes]
+        world.settle()
+        if is_held:
+            assert self._find_begun() == before, "no edit begins before its turn"
+
+    def _waits_or_moves(self) -> bool:
+        """Return whether something waits for a node, or a move goes on, which another edit ends."""
+        waiting = [pod for pod in self.world.all("Pod") if pod_view(pod).unschedulable]
+        return bool(waiting) or self.world.status["images"]["state"] == "Moving"
+
+    def _find_begun(self) -> tuple[Any, ...]:
+        """Return all that runs, or is to run."""
+        world = self.world
+        return copy.deepcopy(self._templates()), _names(world.canaries()), _names(world.all("Job"))
+
+    @precondition(of_a_model)
+    @rule(name=st.sampled_from(["g", "h"]), memory=st.sampled_from(["23034", "46068"]))
+    def a_node_joins(self, name: str, memory: str) -> None:
+        world = self.world
+        before = self._find_begun(), world.conditions()["Ready"]
+        kept = [node for node in world.nodes if node["metadata"]["name"] != name]
+        world.nodes = [*kept, gpu_node(name, **{"nvidia.com/gpu.memory": memory})]
+        world.settle()
+        # it may have what a rejected backend lacked
+        if before[1][0] == "True" and not world.status.get("rejectedBackends"):
+            assert (self._find_begun(), world.conditions()["Ready"]) == before
 
     @precondition(of_a_model)
     @rule(which=NUMBERS, state=st.sampled_from(["new", "new, as before", "probed", "failed"]))
@@ -444,7 +496,9 @@ class Cluster(RuleBasedStateMachine):
         job = self.world.job(name)
         self.world.job_pods_are_refused(QUOTA, name).settle()
         (owner,) = [entry for entry in self._ours() if _owns(entry, job)]
-        if not job["spec"].get("suspend") and conditions_of(owner)["Ready"][1] in AT_WORK:
+        refreshes = "prepared" in owner["status"]  # beside the work that Ready is about
+        is_held = job["spec"].get("suspend") or refreshes
+        if not is_held and conditions_of(owner)["Ready"][1] in AT_WORK:
             (ready,) = [item for item in owner["status"]["conditions"] if item["type"] == "Ready"]
             assert QUOTA in ready["message"], "work that cannot begin says why"
 
@@ -641,8 +695,16 @@ class Cluster(RuleBasedStateMachine):
         )
         revision = self.world.find("ControllerRevision", f"resnet-{revision_name}")
         if images.get("state") in ("Waiting", "Kept") and revision:
-            target = {image["image"] for image in images["target"]}
+            target = {image["image"] for image in images.get("target", ())}
             assert not target & {item["image"] for item in revision["data"]["classes"]}
+            edited = {
+                used["class"]: used for used in images.get("classes", ()) if used.get("target")
+            }
+            for item in revision["data"]["classes"]:
+                if used := edited.get(item["name"]):
+                    has = ClassSnapshot.model_validate(item)
+                    spec = AcceleratorClassSpec.model_validate_json(used["spec"])
+                    assert has.restore(spec) == spec
 
     @precondition(of_a_model)
     @invariant()

@@ -266,7 +266,7 @@ def test_a_rollout_goes_on_while_the_new_images_are_probed(world: World) -> None
     world.status["serving"] |= {"lastRolledOut": before}
     images, world.images = world.images, {}
     world.settle()
-    assert world.conditions()["Ready"][1] == "ProbingImage"
+    assert world.conditions()["Validated"] == ("Unknown", "ProbingImage")
     assert processes_of(world) == {4}
     world.images = images
     world.settle().all_available()

@@ -64,10 +64,12 @@ class StatusReason(StrEnum):
     SIGNATURE_CHANGED = "SignatureChanged"  # a new revision breaks clients by its inputs or outputs
     ROLLED_BACK_BY_USER = "RolledBackByUser"  # a user requested it by an annotation
     PROMOTED = "Promoted"  # an Event: a new revision replaces the serving one, by what was compared
-    IMAGE_KEPT = "ImageKept"  # an Event: the model does not run right with a new runtime image, and keeps its own
+    IMAGE_KEPT = "ImageKept"  # an Event: the model does not run right with a new runtime image or an edited class, and keeps what it has
     PROCESSES_REMOVED = "ProcessesRemoved"  # the spec requests a revision of an earlier release with several server processes in each pod, which no spec can request any more: the Event says how many replicas replace them
-    FLEET_STOPPED = "FleetStopped"  # an Event: too many models do not run right with a new image
-    FLEET_LIMIT = "FleetLimit"  # as many models as fleet.limit move to new runtime images
+    FLEET_STOPPED = (
+        "FleetStopped"  # an Event: too many models do not run right with a new image or class
+    )
+    FLEET_LIMIT = "FleetLimit"  # as many models as fleet.limit move to new images or classes
     FLEET_PAUSED = "FleetPaused"  # fleet.paused is true
     REFRESHED = "Refreshed"  # an Event: a refresh of the source has finished
     EDIT_UNDONE = "EditUndone"  # an Event: an edit of an object was reverted

@@ -225,7 +225,7 @@ class EngineReference(ApiModel):
     """Whether the build has since started on one of these nodes."""
 
     suspended: bool = False
-    """Whether no Job is created for it until rollout.paused is false: it is part of a move to other runtime images."""
+    """Whether no Job is created for it until rollout.paused is false: it is part of a move to other runtime images or classes."""
 
     lost: bool = False
     """Whether the serving revision needs it and the store has lost it: it is built again regardless of limits on Jobs."""
@@ -390,8 +390,21 @@ VariantImages: TypeAlias = Annotated[
 ]
 
 
+class UsedClass(ApiModel):
+    """An AcceleratorClass as the model uses it."""
+
+    class_name: Annotated[str, Field(max_length=63, alias="class")]
+    """Its name."""
+
+    spec: Annotated[str, Field(max_length=32768)]
+    """Its spec, as JSON, that the model uses until it has moved."""
+
+    target: Annotated[str, Field(max_length=32768)] = ""
+    """Its spec now; empty: the same."""
+
+
 class MoveState(StrEnum):
-    """How far a model has come with the runtime images that the installation names; docs/fleet.md."""
+    """How far a model has come with the runtime images that the installation names, and its AcceleratorClasses; docs/fleet.md."""
 
     MOVED = "Moved"  # it uses them
     MOVING = "Moving"  # it is prepared, built and rolled out with them
@@ -400,7 +413,7 @@ class MoveState(StrEnum):
 
 
 class RuntimeImages(ApiModel):
-    """The runtime images of a model that serves, and its move to those that the installation names."""
+    """The runtime images and AcceleratorClasses of a model that serves, and its move to others."""
 
     image: Annotated[str, Field(max_length=512)]
     """Image of the active revision."""
@@ -414,8 +427,11 @@ class RuntimeImages(ApiModel):
     target: VariantImages = ()
     """Images that the installation names instead of these; empty: the same."""
 
+    classes: Annotated[tuple[UsedClass, ...], Field(max_length=64), map_list("class")] = ()
+    """AcceleratorClasses of the active revision, as the model uses them and as they are now."""
+
     spec_hash: Digest = ""
-    """With Moving, hash of the spec that is rolled out with the current images; empty: it is not. With Kept, hash of the spec that does not run right."""
+    """With Moving, hash of the spec that is rolled out with what the model has; empty: it is not. With Kept, hash of the spec that does not run right."""
 
     reason: Annotated[str, Field(max_length=1024)] = ""
     """With Waiting and Kept, why, as one word for programs; empty: it waits for its turn; FleetLimit or FleetPaused: a model that is tried again does. With Moving, why others take its turn: Suspended while its user pauses it, or CapacityBlocked or FailedCreate once its pods have waited for rollout.progressTimeout."""
@@ -427,10 +443,10 @@ class RuntimeImages(ApiModel):
     """With Kept, short hash of the revision that was rejected or is held: `enginewright promote` or rollout.allowSignatureChange allow it; empty: none was."""
 
     fails_anyway: bool = False
-    """With Kept, and while it is tried again: whether it is no failure of the new images, since this spec had not been rolled out with the current ones either, and the new ones have failed no earlier spec that had."""
+    """With Kept, and while it is tried again: whether it is no failure of the new images or classes, since this spec had not been rolled out with the current ones either, and the new ones have failed no earlier spec that had."""
 
     retried: bool = False
-    """With Waiting and Moving: it was Kept, and is tried again with the same images. Until it has Moved it counts as a failure."""
+    """With Waiting and Moving: it was Kept, and is tried again with the same images and classes. Until it has Moved it counts as a failure."""
 
 
 class ModelSummary(ApiModel):
@@ -513,7 +529,7 @@ class InferenceModelStatus(ApiModel):
     """The revision that is being brought up; absent: none."""
 
     images: RuntimeImages | None = None
-    """The runtime images, and the move to others; absent: nothing has served yet."""
+    """The runtime images and AcceleratorClasses, and the move to others; absent: nothing has served yet."""
 
     last_failure: RolloutFailure | None = None
     """Why the last new revision failed; absent: none has since the last success."""

@@ -1,4 +1,4 @@
-"""Gives models their turns to move to new runtime images, and reports how far all have come.
+"""Gives models their turns to move to new runtime images and edited classes, and reports how far all have come.
 
 The state is in the models' statuses. In memory are only a copy, so that a reconcile does not search all
 models, and the turns that are not in a status yet.
@@ -13,19 +13,22 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model_status import MoveState
 from enginewright.controller.cache import ObjectCache
+from enginewright.controller.parse import parse_objects
 from enginewright.controller.routing import ModelKey
-from enginewright.kube.resources import INFERENCE_MODELS
+from enginewright.kube.resources import ACCELERATOR_CLASSES, INFERENCE_MODELS
 from enginewright.observed.moves import MoveView, move_view
+from enginewright.plan.fleet.inputs import list_configured
 from enginewright.plan.fleet.turns import FleetState, Halt, ModelName, fleet_state
 from enginewright.plan.types import FleetConfig
 
 STOPPED: Final = (
-    "{failures} models do not run right with the new runtime image, so that no further one moves:"
+    "{failures} models do not run right with the new runtime image or an edited AcceleratorClass, so that no further one moves:"
     " `kubectl get im -A -o wide` shows them as Kept or, while they are tried again"
-    " (status.images.retried), as Waiting or Moving, `kubectl describe` why; name another image, or"
-    " raise fleet.maxFailures in the chart's values"
+    " (status.images.retried), as Waiting or Moving, `kubectl describe` why; name another image, correct"
+    " the class, or raise fleet.maxFailures in the chart's values"
 )
 
 _logger = logging.getLogger(__name__)
@@ -45,6 +48,7 @@ class Fleet:
     ) -> None:
         """Take the installation's `images` by variant; `stopped` gets the cause when failures stop moves."""
         self._images = images
+        self._classes: dict[str, AcceleratorClass] = {}
         self._config = config
         self._queue = queue
         self._stopped = stopped
@@ -54,13 +58,17 @@ class Fleet:
         self._announced: frozenset[ModelName] = frozenset()
         self._halt: Halt | None = None
         cache.listen(INFERENCE_MODELS, self._on_model)
+        cache.listen(ACCELERATOR_CLASSES, self._on_class)
 
     @property
     def state(self) -> FleetState:
         """Return how far all models have come."""
         if self._state is None:
             self._state = fleet_state(
-                self._moves.values(), self._images, self._config, self._granted
+                self._moves.values(),
+                list_configured(self._images, self._classes.values()),
+                self._config,
+                self._granted,
             )
         return self._state
 
@@ -99,6 +107,14 @@ class Fleet:
             self._moves[name] = move
         self._state = None
 
+    def _on_class(self, name: ModelName, obj: Mapping[str, Any] | None) -> None:
+        before = self._classes.pop(name[1], None)
+        for device_class in parse_objects(AcceleratorClass, [dict(obj)] if obj else []):
+            self._classes[name[1]] = device_class
+        now = self._classes.get(name[1])
+        if (before and before.spec) != (now and now.spec):  # else it is of its status
+            self._state = None
+
 
 class FleetCollector(Collector):
     """How far all models have come, as metrics of the replica that leads."""
@@ -118,7 +134,7 @@ class FleetCollector(Collector):
         state = self._fleet.state
         models = GaugeMetricFamily(
             "enginewright_fleet_models",
-            "InferenceModels that serve, by state of their move to the runtime images of the"
+            "InferenceModels that serve, by state of their move to the runtime images and classes of the"
             " installation: Moved, Moving, Waiting or Kept; exposed by the leader alone.",
             labels=("state",),
         )
@@ -127,8 +143,7 @@ class FleetCollector(Collector):
         yield models
         halted = GaugeMetricFamily(
             "enginewright_fleet_halted",
-            "1 if no further InferenceModel moves to new runtime images for this reason: Paused, or"
-            " TooManyFailures.",
+            "1 if no further InferenceModel moves for this reason: Paused, or TooManyFailures.",
             labels=("reason",),
         )
         for reason in Halt:

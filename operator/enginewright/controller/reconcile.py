@@ -54,7 +54,7 @@ class ModelReconciler:
     silent: Callable[[Iterable[PodView]], frozenset[str]] = lambda _pods: frozenset()
     measured: Callable[[Iterable[PodView]], Mapping[str, Measurements | None]] = lambda _pods: {}
     rolled_back: Callable[[str], None] = lambda _reason: None
-    takes_turn: Callable[[ModelKey], bool] = lambda _key: True  # to move to new runtime images
+    takes_turn: Callable[[ModelKey], bool] = lambda _key: True  # to move to new images and classes
     planned: Callable[[ModelKey], None] = lambda _key: None
     comparisons: Comparisons = field(default_factory=Comparisons)
 

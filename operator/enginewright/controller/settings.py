@@ -141,12 +141,12 @@ class StoreSettings(_Document):
 
 
 class FleetSettings(_Document):
-    """How models move to new runtime images."""
+    """How models move to new runtime images and edited AcceleratorClasses."""
 
     limit: Annotated[int, Field(ge=1, le=1000)] = 2
-    """Models that are prepared, built and rolled out with new runtime images at the same time."""
+    """Models that are prepared, built and rolled out with them at the same time."""
     max_failures: Annotated[int, Field(ge=1, le=100_000)] = 3
-    """Models that do not run right with new runtime images after which no further one moves."""
+    """Models that do not run right with them after which no further one moves."""
     paused: bool = False
     """No further model moves; those that have begun go on."""
 

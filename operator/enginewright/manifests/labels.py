@@ -19,7 +19,7 @@ SHARED_PREPARATION: Final = "enginewright.dev/shared-preparation"
 PREPARATION_RECORD: Final = "enginewright.dev/preparation-record"
 REQUESTED_BY: Final = "enginewright.dev/requested-by"  # annotation of an engine: the first model
 OUTCOME: Final = "enginewright.dev/outcome"  # annotation of a ControllerRevision
-# of a model, first or last: when it moves to new runtime images
+# of a model, first or last: when it moves to new images and classes
 ROLLOUT_ORDER: Final = "enginewright.dev/rollout-order"
 RETRY: Final = "enginewright.dev/retry"  # of a model: another value tries rejected backends again
 REFRESH: Final = "enginewright.dev/refresh"  # annotation of a model: a changed value fetches again

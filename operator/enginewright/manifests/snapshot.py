@@ -13,9 +13,11 @@ from enginewright_contract.keys import content, content_hash
 from enginewright_contract.task import Promise
 from pydantic import BaseModel, ConfigDict, Field
 
-from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.accelerator_class import AcceleratorClass, AcceleratorClassSpec
+from enginewright.api.devices import DeviceRequest
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import ModelSignature, Pin
+from enginewright.api.pods import Toleration
 from enginewright.manifests.artifact_images import ArtifactImage
 from enginewright.manifests.labels import REVISION, of_model
 from enginewright.manifests.names import revision_name
@@ -49,6 +51,18 @@ class ClassSnapshot(BaseModel):
     def takes_device(self) -> bool:
         """Return whether each pod has an exclusive device."""
         return self.resource_name is not None or self.device is not None
+
+    def restore(self, spec: AcceleratorClassSpec) -> AcceleratorClassSpec:
+        """Return a class's `spec` as it was when the revision was created, as far as that is in the revision."""
+        as_it_was: dict[str, Any] = {
+            "compute_capability": self.compute_capability,
+            "node_selector": dict(self.node_selector),
+            "tolerations": tuple(map(Toleration.model_validate, self.tolerations)),
+        }
+        if self.takes_device:  # else its backend may need none of the class
+            device = None if self.device is None else DeviceRequest.model_validate(self.device)
+            as_it_was |= {"resource_name": self.resource_name, "device": device}
+        return spec.model_copy(update=as_it_was)
 
 
 class Snapshot(PodOptions):

@@ -10,7 +10,8 @@ from enginewright.plan.engines.choice import Choice
 from enginewright.plan.engines.interim import Interim, interim_of
 from enginewright.plan.engines.repair import Repair, repair, spare_job
 from enginewright.plan.engines.wanted import Engines, request_engines
-from enginewright.plan.fleet.image_moves import ImageMove
+from enginewright.plan.fleet.moves import Move
+from enginewright.plan.history.spec_hash import is_applied_of_spec
 from enginewright.plan.prepare.prepare import PrepareOutcome
 from enginewright.plan.prepare.refresh import Preparing, prepare_and_refresh
 from enginewright.plan.report.conditions import ModelState
@@ -30,7 +31,7 @@ def plan(facts: Facts) -> Plan:
     """Return what to do for one model now."""
     if facts.model.metadata.deletion_timestamp:
         return Plan((), (), {}, (), None)  # its objects are garbage collected
-    move = ImageMove.of(facts)
+    move = Move.of(facts)
     facts = move.facts
     resolved = resolve(facts)
     if isinstance(resolved, Obstacle):
@@ -70,7 +71,7 @@ def _is_apart(interim: Interim | None, choice: Choice | None) -> bool:
 
 
 def _assemble(
-    move: ImageMove,
+    move: Move,
     preparing: Preparing | None,
     obstacle: Obstacle | None,
     engines: Engines | None,
@@ -103,6 +104,7 @@ def _assemble(
         waits=choice.waits if choice else "",
         chooses=choice is not None and bool(choice.chosen),
         store_loss=earlier_store_loss(facts),
+        unchanged=is_applied_of_spec(facts.model, facts.revisions),
     )
     is_apart = _is_apart(interim, choice)
     rejected = update_rejections(facts, target, outcome, engines, rollout, apart=is_apart)
@@ -125,7 +127,7 @@ def _assemble(
 
 
 def _requeue_after(
-    jobs: list[PrepareOutcome], engines: Engines | None, rollout: RolloutPlan, move: ImageMove
+    jobs: list[PrepareOutcome], engines: Engines | None, rollout: RolloutPlan, move: Move
 ) -> float | None:
     due = [move.due, rollout.progress.due if rollout.progress else None]
     if brought := rollout.bring_up:

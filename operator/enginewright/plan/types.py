@@ -6,9 +6,9 @@ need (`Plan.needs`): the controller computes it and plans again.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 from enginewright_contract.images import ImageFacts
 from enginewright_contract.measurements import Measurements
@@ -72,7 +72,7 @@ class StoreConfig:
 
 @dataclass(frozen=True)
 class FleetConfig:
-    """How models move to new runtime images, as the administrator configured it."""
+    """How models move to new runtime images and edited classes, as the administrator configured it."""
 
     limit: int = 2  # models that move at the same time
     max_failures: int = 3  # after which no further one begins
@@ -105,6 +105,14 @@ class Config:
 
 
 @dataclass(frozen=True)
+class Inputs:
+    """What administrators decide of a revision."""
+
+    images: Mapping[str, str]  # as in `Config`
+    classes: tuple[AcceleratorClass, ...]
+
+
+@dataclass(frozen=True)
 class Leader:
     """A model whose Job prepares what others of its namespace need as well."""
 
@@ -125,9 +133,9 @@ class Facts:
     images: Mapping[str, ImageFacts] = field(default_factory=dict)  # that are probed, by reference
     image_failures: Mapping[str, str] = field(default_factory=dict)  # of probes, by reference
     bucket_user: str | None = None  # who uses its part of a bucket, if known
-    may_move: bool = True  # it is the model's turn to move to new runtime images
-    # with the images that the model has, while its user pauses the move of an unchanged spec to others
-    paused_with: Config | None = None
+    may_move: bool = True  # it is the model's turn to move to new images and classes
+    # what the model has, while its user pauses the move of an unchanged spec to others
+    paused_with: Inputs | None = None
     # the namespace's other models whose Jobs prepare, by hash of all that is shared, the first one first
     leaders: Mapping[str, tuple[Leader, ...]] = field(default_factory=dict)
     job_limit: str = ""  # why it may create no further Job for now, if so
@@ -158,6 +166,11 @@ class Facts:
     measurements: Mapping[str, Measurements | None] = field(default_factory=dict)
     comparisons: tuple[RevisionComparison, ...] = ()  # of them that were made, with their results
     silent: frozenset[str] = frozenset()  # pods whose sidecars have not responded for five minutes
+
+    def having(self, inputs: Inputs) -> Self:
+        """Return the same in an installation with these images and classes."""
+        config = replace(self.config, images=inputs.images)
+        return replace(self, config=config, classes=inputs.classes)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Rebuilding what serves while a user pauses the model's move to other runtime images.
+"""Rebuilding what serves while a user pauses the model's move to other runtime images or classes.
 
 The pause may last for days. If the store loses the artefact or an engine of what serves meanwhile, its pods could
-not start again: these are rebuilt with the images that the model has, beside the move.
+not start again: these are rebuilt with those that the model has, beside the move.
 """
 
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ def repair(facts: Facts, preparing: Preparing, engines: Engines | None) -> Repai
     """Return what is rebuilt of what serves beside the move, if anything; nothing while a Job of the move runs."""
     if facts.paused_with is None or _runs(preparing, engines):
         return None
-    held = replace(facts, config=facts.paused_with)
+    held = facts.having(facts.paused_with)
     own = resolve(held)
     if not isinstance(own, Target):
         return None

@@ -97,7 +97,7 @@ def request_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines
         spec, class_name = _spec(facts, target, prepared, device_class), device_class.metadata.name
         name = engine_name(spec)
         existing = facts.engines.get(name)
-        # As for preparations, what serves is no part of a move to other runtime images that its user pauses.
+        # As for preparations, what serves is no part of a move to other images or classes that its user pauses.
         paused = facts.paused_with is not None and spec.key not in serving
         reference = engine_reference(facts, device_class, existing, name)
         rebuilt = spec.key in serving and (existing is None or existing.status.engine is None)

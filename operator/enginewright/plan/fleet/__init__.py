@@ -1,1 +1,1 @@
-"""Moves of all models to new runtime images, and whose turn it is to create Jobs."""
+"""Moves of all models to new runtime images and edited classes, and whose turn it is to create Jobs."""

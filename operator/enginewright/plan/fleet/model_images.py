@@ -1,4 +1,4 @@
-"""Which runtime images a model has, by variant, and which ones the installation names instead."""
+"""Which runtime images a model has, by variant."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -10,7 +10,7 @@ from enginewright.manifests.snapshot import Snapshot
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.revisions import RevisionView
 from enginewright.plan.resolve.backends import interim_backend
-from enginewright.plan.types import Config, Facts
+from enginewright.plan.types import Facts
 
 _COMPILED = frozenset(VARIANTS[compiled_backend] for compiled_backend in COMPILED_BACKENDS)
 
@@ -82,23 +82,6 @@ def active_snapshot(
     return next((snapshots[item] for item in carried if item in snapshots), None)
 
 
-def differing_images(config: Config, current: Mapping[str, str]) -> dict[str, str]:
-    """Return the images that the installation names instead; a variant without one is no move."""
-    configured = config.images
-    return {
-        variant: configured[variant]
-        for variant, image in current.items()
-        if configured.get(variant, image) != image
-    }
-
-
 def by_variant(images: Iterable[VariantImage]) -> dict[str, str]:
     """Return recorded images by variant."""
     return {image.variant: image.image for image in images}
-
-
-def variant_images(images: Mapping[str, str]) -> tuple[VariantImage, ...]:
-    """Return the same to be recorded."""
-    return tuple(
-        VariantImage(variant=variant, image=image) for variant, image in sorted(images.items())
-    )

@@ -1,4 +1,4 @@
-"""Whose turn it is: which models may move to new runtime images now, and which may create a Job.
+"""Whose turn it is: which models may move to new runtime images and edited classes now, and which may create a Job.
 
 Models move in turn, up to a limit. A paused one gives its turn away until it is resumed. A model whose label
 `enginewright.dev/rollout-order` is `first` moves before all others, one with `last` after them. A model that failed
@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeAlias
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import MoveState
 from enginewright.observed.moves import MoveView
+from enginewright.plan.fleet.inputs import differing
 from enginewright.plan.types import FleetConfig, JobLimits
 
 ModelName: TypeAlias = tuple[str, str]  # namespace, name
@@ -36,37 +37,37 @@ class FleetState:
 
     models: Mapping[MoveState, int]  # how many are in each state
     permitted: frozenset[ModelName] = frozenset()  # to begin
-    failures: int = 0  # models that the new images have failed, those that are tried again included
+    failures: int = 0  # models that the new inputs have failed, those that are tried again included
     halt: Halt | None = None
 
 
 def fleet_state(
     moves: Iterable[MoveView],
-    images: Mapping[str, str],
+    configured: Mapping[str, str],
     config: FleetConfig,
     granted: Collection[ModelName] = (),
 ) -> FleetState:
     """Return the state of the fleet.
 
-    `moves` are of all models that serve, `images` are those that the installation names, by variant. Models in
+    `moves` are of all models that serve, `configured` is what the installation has of images and classes. Models in
     `granted` were permitted, and their statuses may not show it yet.
     """
-    states = {(view.namespace, view.name): (view, _state(view, images)) for view in moves}
-    # also towards other images, as before these were configured: until it is planned again
+    states = {(view.namespace, view.name): (view, _state(view, configured)) for view in moves}
+    # also towards others, as before these were configured: until it is planned again
     moving = {
         name
         for name, (move, state) in states.items()
-        if (move.state == MoveState.MOVING and not _is_held(move, images))
+        if (move.state == MoveState.MOVING and not _is_held(move, configured))
         or (state is MoveState.WAITING and name in granted)
     }
-    failures = sum(_is_failure(move, state, images) for move, state in states.values())
+    failures = sum(_is_failure(move, state, configured) for move, state in states.values())
     halt = Halt.PAUSED if config.paused else None
     if failures >= config.max_failures:
         halt = halt or Halt.TOO_MANY_FAILURES
     waiting = [
         move
         for name, (move, state) in states.items()
-        if state is MoveState.WAITING and name not in moving and not _is_held(move, images)
+        if state is MoveState.WAITING and name not in moving and not _is_held(move, configured)
     ]
     # the next rank begins when no model of this one moves or may move, now or once its image is probed
     probing = [
@@ -76,7 +77,7 @@ def fleet_state(
     ]
     begun = [states[name][0] for name in moving]
     rank = min((view.rank for view in (*waiting, *probing, *begun)), default=0)
-    ready = [view for view in waiting if _target(view, images) == view.target]
+    ready = [view for view in waiting if _target(view, configured) == view.target]
     again = [] if halt is Halt.PAUSED else [view for view in ready if view.retried]
     others = [] if halt else [view for view in ready if view.rank == rank and not view.retried]
     turns = [*_by_name(again), *_by_name(others)]
@@ -89,16 +90,18 @@ def fleet_state(
     )
 
 
-def _state(move: MoveView, images: Mapping[str, str]) -> MoveState:
-    target = _target(move, images)
+def _state(move: MoveView, configured: Mapping[str, str]) -> MoveState:
+    target = _target(move, configured)
     if not target:
         return MoveState.MOVED
     return MoveState(move.state) if target == move.target else MoveState.WAITING
 
 
-def _is_failure(move: MoveView, state: MoveState, images: Mapping[str, str]) -> bool:
-    """Return whether these images have failed the model, and it has not moved since."""
-    again = move.retried and state is not MoveState.MOVED and _target(move, images) == move.target
+def _is_failure(move: MoveView, state: MoveState, configured: Mapping[str, str]) -> bool:
+    """Return whether these have failed the model, and it has not moved since."""
+    again = (
+        move.retried and state is not MoveState.MOVED and _target(move, configured) == move.target
+    )
     return (state is MoveState.KEPT or again) and not move.fails_anyway
 
 
@@ -106,17 +109,13 @@ def _by_name(moves: Iterable[MoveView]) -> list[ModelName]:
     return sorted((move.namespace, move.name) for move in moves)
 
 
-def _is_held(move: MoveView, images: Mapping[str, str]) -> bool:
-    """Return whether a model does not go on to these images for now, even if it is its turn."""
-    return bool(move.reason) and _target(move, images) == move.target
+def _is_held(move: MoveView, configured: Mapping[str, str]) -> bool:
+    """Return whether a model does not go on to these for now, even if it is its turn."""
+    return bool(move.reason) and _target(move, configured) == move.target
 
 
-def _target(move: MoveView, images: Mapping[str, str]) -> dict[str, str]:
-    return {
-        variant: images[variant]
-        for variant, image in move.current.items()
-        if images.get(variant, image) != image
-    }
+def _target(move: MoveView, configured: Mapping[str, str]) -> dict[str, str]:
+    return differing(configured, move.current)
 
 
 class JobOwner(NamedTuple):

@@ -4,7 +4,7 @@ The status says which one serves, and which has last served with all its pods, t
 If the status was lost, or names a revision that is unknown, the outcomes that are kept with the revisions say it.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -16,7 +16,7 @@ from enginewright.api.inference_model_status import RolloutFailure, ServingClass
 from enginewright.api.scalars import whole_second
 from enginewright.manifests.labels import COMPONENT, PROMOTE, REVISION, ROLLBACK, SERVE
 from enginewright.manifests.outcome import RevisionOutcome
-from enginewright.manifests.snapshot import Revision
+from enginewright.manifests.snapshot import Revision, Snapshot
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
@@ -43,15 +43,16 @@ def is_rejected_for_spec(
     return is_of_spec(model, revisions, revision.revision, outcome.spec_hash)
 
 
-def rejections_of_images(
-    model: InferenceModel, revisions: Collection[RevisionView], images: Collection[str]
+def rejections_of(
+    model: InferenceModel, revisions: Collection[RevisionView], matches: Callable[[Snapshot], bool]
 ) -> Iterator[RolloutFailure]:
-    """Yield why revisions of the current spec were rejected that have any of these images."""
+    """Yield why revisions of the current spec were rejected that match."""
     for revision in revisions:
         if (
             revision.outcome
             and is_rejected_for_spec(model, revisions, revision)
-            and not _images(revision).isdisjoint(images)
+            and revision.kept
+            and matches(revision.kept.snapshot)
         ):
             yield _failure(revision.revision, revision.outcome)
 
@@ -77,14 +78,14 @@ def rejection_by_user(
 def rejection_of_spec_by_user(facts: Facts, revision: str, active: str) -> RolloutFailure | None:
     """Return the rejection by a user that holds for `revision` as well, if there is one.
 
-    A user who went back to an active revision of another spec rejected the spec, with any images.
+    A user who went back to an active revision of another spec rejected the spec, with any images and classes.
     """
     serves = _outcomes(facts.revisions).get(active)
     hashed = serves.spec_hash if serves else ""
     of_another_spec = hashed and not is_of_spec(facts.model, facts.revisions, active, hashed)
     if not of_another_spec or facts.model.metadata.annotations.get(PROMOTE) == revision:
         return None
-    others = (view for view in facts.revisions if _has_other_images(facts, view))
+    others = (view for view in facts.revisions if _has_other_inputs(facts, view))
     failures = (_failure(view.revision, view.outcome) for view in others if view.outcome)
     by_user = StatusReason.ROLLED_BACK_BY_USER
     return next((failure for failure in failures if failure.reason == by_user), None)
@@ -156,7 +157,7 @@ def outcomes(
                 requested_by = old.spec_hash if old else ""
                 until = begun - _BEFORE
                 new = RevisionOutcome(state="Promoted", at=until, spec_hash=requested_by)
-        elif old and state == "Rejected" and requested and not _has_other_images(facts, revision):
+        elif old and state == "Rejected" and requested and not _has_other_inputs(facts, revision):
             new = old.model_copy(update={"state": "Superseded"})
         if new is not None and new != old:
             yield MetadataIntent(
@@ -196,19 +197,16 @@ def _of_active(
     return outcome.model_copy(update={"spec_hash": requested_by}) if requested_by else outcome
 
 
-def _has_other_images(facts: Facts, revision: RevisionView) -> bool:
-    """Return whether the current spec was rejected with images that it is not planned with now."""
-    return is_rejected_for_spec(facts.model, facts.revisions, revision) and not _images(
-        revision
-    ) <= {*facts.config.images.values()}
-
-
-def _images(revision: RevisionView) -> set[str]:
-    return (
-        {device_class.image for device_class in revision.kept.snapshot.classes}
-        if revision.kept
-        else set()
-    )
+def _has_other_inputs(facts: Facts, revision: RevisionView) -> bool:
+    """Return whether the current spec was rejected with images or classes that it is not planned with now."""
+    if revision.kept is None or not is_rejected_for_spec(facts.model, facts.revisions, revision):
+        return False
+    classes = revision.kept.snapshot.classes
+    if not {one.image for one in classes} <= {*facts.config.images.values()}:
+        return True
+    specs = {device_class.metadata.name: device_class.spec for device_class in facts.classes}
+    there = ((one, specs[one.name]) for one in classes if one.name in specs)
+    return any(one.restore(spec) != spec for one, spec in there)
 
 
 def _failure(revision: str, outcome: RevisionOutcome) -> RolloutFailure:

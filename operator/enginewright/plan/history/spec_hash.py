@@ -68,6 +68,12 @@ def is_of_spec(
     return hashed == spec_hash(spec) or (processes > 1 and hashed == spec_hash(spec, processes))
 
 
+def is_applied_of_spec(model: InferenceModel, revisions: Collection[RevisionView]) -> bool:
+    """Return whether the applied revision is what the current spec requested."""
+    applied = model.status.applied
+    return applied is not None and is_of_spec(model, revisions, applied.revision, applied.spec_hash)
+
+
 def keeps_processes(model: InferenceModel, revisions: Collection[RevisionView]) -> bool:
     """Return whether the spec requests several server processes in each pod only as a revision that is stored."""
     return _processes(revisions, _last_requested(model, revisions)) > 1

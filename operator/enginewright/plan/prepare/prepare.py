@@ -152,15 +152,15 @@ def _attempt(
 
 
 def _is_paused(facts: Facts, target: Target) -> bool:
-    """Return whether no Job is created that prepares `target`, since a user pauses the move to other runtime images.
+    """Return whether no Job is created that prepares `target`, since a user pauses the move to other images or classes.
 
     The operator began the move, so pausing it starts nothing more; Jobs that run end. What is the same with the model's
-    own images is no part of the move and is prepared; what the store has lost of what serves is rebuilt
+    own images and classes is no part of the move and is prepared; what the store has lost of what serves is rebuilt
     (engines/repair.py). Changes of the spec are prepared too: their users have asked for that.
     """
     if facts.paused_with is None:
         return False
-    own = resolve(replace(facts, config=facts.paused_with), target.source)
+    own = resolve(facts.having(facts.paused_with), target.source)
     return not (isinstance(own, Target) and own.artifact_hash == target.artifact_hash)
 
 

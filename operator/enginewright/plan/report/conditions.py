@@ -20,6 +20,8 @@ from enginewright.plan.rollout.proofs import Proofs, Statement
 from enginewright.plan.rollout.rollout import RolloutPlan
 from enginewright.plan.types import Obstacle
 
+# Obstacles of what serves: without its route, no client reaches it. Others prevent further revisions, Jobs or engines.
+_OF_WHAT_SERVES: Final = StatusReason.GATEWAY_API_MISSING
 # Reasons of engines that are on their way.
 _AT_WORK: Final = frozenset({StatusReason.BUILDING, StatusReason.LOOKING_UP, StatusReason.QUEUED})
 _NOT_YET: Final = Statement("Unknown", StatusReason.NOT_YET_VERIFIED, "no pod serves yet")
@@ -52,6 +54,16 @@ class ModelState:
     repair: Repair | None = None  # of what serves, beside a move that is paused
     store_loss: str = ""  # of a revision's earlier store, as a sentence
     route: Statement | None = None  # whether gateways take it, if the model asks for one
+    unchanged: bool = False  # the applied revision is what the spec requested
+
+    @property
+    def prevented(self) -> Obstacle | None:
+        """Return what prevents only what is to follow what the spec requested, which has served with all its pods."""
+        obstacle, rollout = self.obstacle, self.rollout
+        if obstacle is None or obstacle.reason == _OF_WHAT_SERVES or not self.unchanged:
+            return None
+        has_served = rollout.serving and rollout.serving.last_complete == rollout.applied
+        return obstacle if has_served and not (rollout.rejection or rollout.target) else None
 
 
 def conditions(state: ModelState) -> tuple[WantedCondition, ...]:
@@ -64,7 +76,7 @@ def conditions(state: ModelState) -> tuple[WantedCondition, ...]:
         ConditionType.RECONCILING: _while(ready.status != "True" and not ready.stalled, ready),
         ConditionType.STALLED: _while(ready.stalled, ready),
         ConditionType.AVAILABLE: _available(state.rollout),
-        ConditionType.VALIDATED: _judge_validation(state.outcome),
+        ConditionType.VALIDATED: _judge_validation(state.outcome, state.prevented),
         ConditionType.ENGINES_READY: _engines_ready(state.outcome, state.engines),
         ConditionType.ROLLED_BACK: _judge_rollback(state.rollout),
         ConditionType.PARITY_VERIFIED: _parity(state),
@@ -87,7 +99,7 @@ def _while(is_so: bool, ready: ReadyState) -> Statement:
 
 
 def _ready_state(state: ModelState) -> ReadyState:
-    serves = _serves(state.rollout)
+    serves = "" if state.prevented else _serves(state.rollout)
     if state.interim and not state.repair:
         return _with_interim(state, state.interim)
     if ready := _not_prepared(state, serves) or _not_promoted(state.rollout, serves):
@@ -142,8 +154,10 @@ def _judge_rollback(rollout: RolloutPlan) -> Statement:
 
 
 def _not_prepared(state: ModelState, serves: str) -> ReadyState | None:
-    if obstacle := state.obstacle:
+    if (obstacle := state.obstacle) and not state.prevented:
         return ReadyState("False", obstacle.reason, obstacle.message + serves, obstacle.stalled)
+    if state.prevented:
+        return None
     if repair := state.repair:
         is_for = f"; it is rebuilt for what serves, although spec.rollout.paused is true{serves}"
         return _waits_for_jobs(repair.outcome, repair.engines, is_for)
@@ -314,7 +328,10 @@ def _available(rollout: RolloutPlan) -> Statement:
     return Statement("False", StatusReason.NOTHING_SERVES, "no pod is ready")
 
 
-def _judge_validation(outcome: PrepareOutcome | None) -> Statement:
+def _judge_validation(outcome: PrepareOutcome | None, prevented: Obstacle | None) -> Statement:
+    if prevented:
+        statement = Statement("Unknown", prevented.reason, prevented.message)
+        return replace(statement, status="False") if prevented.stalled else statement
     if outcome is None:
         return _NOT_VALIDATED
     if outcome.failure:

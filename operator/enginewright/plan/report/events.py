@@ -76,12 +76,15 @@ def _of_conditions(model: InferenceModel, status: InferenceModelStatus) -> list[
     route = find_condition(status.conditions, ConditionType.ROUTE_ACCEPTED)
     if route and route.reason != StatusReason.ROUTE_REJECTED:
         route = None
+    validated = find_condition(status.conditions, ConditionType.VALIDATED)
+    if validated and (validated.status != "False" or not is_ready):  # else Ready reports it
+        validated = None
     back = find_condition(status.conditions, ConditionType.ROLLED_BACK)
     if back and (back.status, back.reason) != ("False", StatusReason.ROLLED_BACK_BY_USER):
         back = None
     warnings = (
         condition
-        for condition in (fallback, route, back)
+        for condition in (fallback, route, validated, back)
         if condition and has_changed(old.get(condition.type), condition)
     )
     return [
@@ -147,7 +150,9 @@ def _of_move(before: RuntimeImages | None, now: RuntimeImages | None) -> list[Ev
         return []
     if before is not None and before.state is MoveState.KEPT:
         return []
-    message = f"keeps {now.image}, since it does not run right with the new one: {now.message}"
+    edited = ", ".join(used.class_name for used in now.classes if used.target)
+    kept = now.image if now.target else f"AcceleratorClass {edited} as it was"
+    message = f"keeps {kept}, since it does not run right with the new one: {now.message}"
     return [EventIntent("Warning", StatusReason.IMAGE_KEPT, message)]
 
 
@@ -156,7 +161,7 @@ def _of_blocked_move(before: RuntimeImages | None, now: RuntimeImages) -> list[E
     was = before.reason if before and before.state is MoveState.MOVING else ""
     if now.reason in ("", was, StatusReason.SUSPENDED):
         return []
-    message = f"gives its turn to move to another image to others until it goes on: {now.message}"
+    message = f"gives its turn to move to others until it goes on: {now.message}"
     return [EventIntent("Warning", now.reason, message)]
 
 

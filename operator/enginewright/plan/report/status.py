@@ -66,7 +66,7 @@ def model_status(
         ),
         selector=scale_selector(model.metadata.name, model.spec),
         accelerator_class=_choose_class(facts.model, target),
-        revision=rollout.requested or "",
+        revision=rollout.requested or (rollout.applied if state.prevented else "") or "",
         conditions=merge_conditions(
             model.status.conditions,
             conditions(state),

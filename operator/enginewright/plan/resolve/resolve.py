@@ -16,6 +16,8 @@ from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.scalars import duration
 from enginewright.manifests.device_claim import CLAIM_TEMPLATE, CLAIMS_VERSION
 from enginewright.manifests.prepare_job import Input
+from enginewright.plan.history.outcomes import find_serving
+from enginewright.plan.history.spec_hash import is_applied_of_spec
 from enginewright.plan.resolve.backends import BackendCandidate, candidates, is_readmitted
 from enginewright.plan.resolve.classes import find_mixed_devices, is_proposed
 from enginewright.plan.resolve.images import not_probed
@@ -63,12 +65,15 @@ def resolve(facts: Facts, source: PinnedSource | None = None) -> Target | Obstac
         for rejected_backend in facts.model.status.rejected_backends
         if not is_readmitted(facts, classes, rejected_backend)
     }
+    unchanged = is_applied_of_spec(facts.model, facts.revisions)
+    serves = find_serving(facts) if unchanged else None
     for candidate in ranked:
         last = candidate == ranked[-1]
         target = _of_candidate(facts, classes, candidate, source, last=last)
         if isinstance(target, Obstacle):
-            # which engines fit does not affect the next backend
-            if last or target.reason != StatusReason.MIXED_DEVICES:
+            # which engines fit does not affect the next backend, and a node that joins not what serves
+            goes_on = target.reason == StatusReason.MIXED_DEVICES and not last
+            if not goes_on or (serves and serves.backend == candidate.backend):
                 return target
         elif last or (target.backend, target.candidate_hash) not in rejected:
             return target

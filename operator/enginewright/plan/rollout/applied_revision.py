@@ -14,7 +14,7 @@ from enginewright.plan.history.outcomes import (
     rejection_by_user,
     was_proven,
 )
-from enginewright.plan.history.spec_hash import is_of_spec
+from enginewright.plan.history.spec_hash import is_applied_of_spec, is_of_spec
 from enginewright.plan.rollout.bring_up import BringUp
 from enginewright.plan.rollout.canary.canary import bring_up
 from enginewright.plan.rollout.canary.rollback import look_back
@@ -115,7 +115,7 @@ def keep_revision(
         applied
         and applied.revision not in failed
         and not spec.rollout.paused
-        and is_of_spec(facts.model, facts.revisions, applied.revision, applied.spec_hash)
+        and is_applied_of_spec(facts.model, facts.revisions)
     ):
         names.insert(0, applied.revision)
     # while the requested revision is not known, or has a canary, one may go back from what serves

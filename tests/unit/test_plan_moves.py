@@ -614,5 +614,6 @@ def test_without_facts_of_the_old_image_nothing_changes() -> None:
     del member.images[CPU_IMAGE]
     member.settle()
     assert member.the("Deployment") == before
-    assert member.conditions()["Ready"] == ("False", "ProbingImage")
+    assert member.conditions()["Ready"] == ("True", "Serving")
+    assert member.conditions()["Validated"] == ("Unknown", "ProbingImage")
     assert member.state() == ("Waiting", ""), "the new image may be the remedy"

@@ -1,11 +1,11 @@
-"""A model's move to other runtime images: which images it is planned with, and how far it has come.
+"""A model's move to other runtime images or edited AcceleratorClasses: what it is planned with, and how far it has come.
 
-A model that serves uses its images until it is its turn: then it is prepared, built and rolled out with
-those that the installation names. If that fails, it keeps its own. The move is recorded in its status before
-anything is created for it.
+A model that serves uses what it has of these until it is its turn: then it is prepared, built and rolled out with what
+the installation has. If that fails, it keeps its own. The move is recorded in its status before anything is created
+for it. An edit of a class that a model waits for needs no turn: nothing that serves is at risk.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from enginewright_contract.reasons import Reason
@@ -19,22 +19,28 @@ from enginewright.api.inference_model_status import (
     RuntimeImages,
     TargetPhase,
 )
-from enginewright.manifests.labels import PROMOTE
+from enginewright.manifests.labels import COMPONENT, PROMOTE, SERVE
+from enginewright.manifests.snapshot import Snapshot
 from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
-from enginewright.plan.fleet.model_images import (
-    active_snapshot,
-    by_variant,
-    current_images,
-    differing_images,
-    variant_images,
+from enginewright.plan.fleet.inputs import (
+    carries,
+    differing,
+    find_current,
+    has_classes,
+    hold,
+    images_in,
+    list_configured,
+    read_target,
+    record_inputs,
 )
+from enginewright.plan.fleet.model_images import active_snapshot
 from enginewright.plan.history.outcomes import (
     find_rejection,
     find_serving,
     has_served_for_spec,
     rejection_by_user,
-    rejections_of_images,
+    rejections_of,
 )
 from enginewright.plan.history.spec_hash import keeps_processes, processes_removed, spec_hash
 from enginewright.plan.report.conditions import ModelState
@@ -59,29 +65,30 @@ class _Why:
 
 
 @dataclass(frozen=True)
-class ImageMove:
+class Move:
     """The move of one model, as it is when a plan begins."""
 
-    facts: Facts  # with the images to plan with
-    configured: Facts  # with those that the installation names
+    facts: Facts  # with the images and classes to plan with
+    configured: Facts  # with those that the installation has
     held: Facts  # with those that the model has
-    target: Mapping[str, str]  # images that the installation names instead
+    current: Mapping[str, str]  # what the model has
+    target: Mapping[str, str]  # what the installation has instead
     state: MoveState
 
     @classmethod
-    def of(cls, facts: Facts) -> "ImageMove":
-        """Return the move, and with it the images that the plan uses."""
-        current = current_images(facts, find_serving(facts))
-        target = differing_images(facts.config, current)
-        images = {**facts.config.images, **{item: current[item] for item in target}}
-        held = replace(facts, config=replace(facts.config, images=images))
-        state = _state(facts, target)
+    def of(cls, facts: Facts) -> "Move":
+        """Return the move, and with it what the plan uses."""
+        current = find_current(facts, find_serving(facts))
+        target = differing(list_configured(facts.config.images, facts.classes), current)
+        inputs = hold(facts, current)
+        held = facts.having(inputs)
+        state = _state(facts, current, target)
         plans_with = held if state in (MoveState.WAITING, MoveState.KEPT) else facts
         record, spec = facts.model.status.images, facts.model.spec
         is_unchanged = record is not None and record.spec_hash == spec_hash(spec)
         if state is MoveState.MOVING and _why_paused(spec) and is_unchanged:
-            plans_with = replace(facts, paused_with=held.config)
-        return cls(plans_with, facts, held, target, state)
+            plans_with = replace(facts, paused_with=inputs)
+        return cls(plans_with, facts, held, current, target, state)
 
     def after(self, state: ModelState, rejected: Iterable[RejectedBackend]) -> RuntimeImages | None:
         """Return the record for the status after what was planned, if anything has served; `rejected` holds from now on."""
@@ -89,16 +96,12 @@ class ImageMove:
         snapshot = active_snapshot(facts.deployments, facts.revisions, serving)
         if snapshot is None:
             return facts.model.status.images if serving else None
-        current = current_images(facts, serving)
+        current = find_current(facts, serving)
         if self.state is MoveState.MOVING and _is_rolled_out(state):
-            current |= {item: facts.config.images[item] for item in self.target}
-        target = differing_images(facts.config, current)
-        record = RuntimeImages(
-            image=snapshot.classes[0].image,
-            state=MoveState.MOVED,
-            current=variant_images(current),
-            target=variant_images(target),
-        )
+            current |= self.target
+        target = differing(list_configured(facts.config.images, facts.classes), current)
+        record = RuntimeImages(image=snapshot.classes[0].image, state=MoveState.MOVED)
+        record = record_inputs(record, current, target)
         if not target:
             return record
         if target == self.target:
@@ -121,12 +124,11 @@ class ImageMove:
         """Return the record; of a model that was kept and is tried again, with that."""
         facts, before = self.configured, self.configured.model.status.images
         if before is None:
-            rejections = rejections_of_images(facts.model, facts.revisions, self.target.values())
-            failed = next(rejections, None)
+            failed = next(_rejections(facts, self.current, self.target), None)
             fails_anyway = failed is not None and not _has_served(facts, failed)
             update = {"retried": failed is not None, "fails_anyway": fails_anyway}
             return record.model_copy(update=update)
-        if by_variant(before.target) != self.target:
+        if read_target(before) != self.target:
             return record
         # a spec that did not serve anyway is tried for the first time once another one does
         begins = (
@@ -142,7 +144,7 @@ class ImageMove:
         """Return the record of a model that has kept its images until now, unless nothing says why."""
         if before := self.configured.model.status.images:
             return before.model_copy(update={"image": record.image})
-        rejection = _rejection(self.configured.model, self.configured.revisions, self.target)
+        rejection = _rejection(self.configured, self.current, self.target)
         if rejection is None:
             return None
         fails_anyway = not _has_served(self.configured, rejection)
@@ -188,7 +190,7 @@ class ImageMove:
         )
 
     def _why_failed_since(self, state: ModelState, target: Mapping[str, str]) -> _Why | None:
-        """Return why a revision with the target's images was rejected after it had moved, if one was."""
+        """Return why a revision that has any of the target was rejected after it had moved, if one was."""
         facts, before = self.configured, find_serving(self.configured)
         if self.state is not MoveState.MOVED or before is None:
             return None
@@ -200,8 +202,9 @@ class ImageMove:
         kept = (
             revision.kept for revision in facts.revisions if revision.revision == rejection.revision
         )
-        images = {one.image for revision in kept if revision for one in revision.snapshot.classes}
-        return _of_rejection(rejection) if images & set(target.values()) else None
+        current = find_current(facts, before)
+        has_any = any(carries(one.snapshot, target, current) for one in kept if one)
+        return _of_rejection(rejection) if has_any else None
 
     def _failure(self, state: ModelState, rejected: Iterable[RejectedBackend]) -> _Why | None:
         if state.obstacle:
@@ -220,7 +223,7 @@ class ImageMove:
     def _waiting(self, record: RuntimeImages, state: ModelState) -> RuntimeImages:
         if why := self._why_not(record, state):
             return _waits(record, why)
-        if not self.configured.may_move:
+        if not (self.configured.may_move or self._is_needed):
             turn = _turn(self.configured.config.fleet) if record.retried else _Why("", "")
             return _waits(record, turn)
         serves = spec_hash(self.configured.model.spec) if _is_rolled_out(state) else ""
@@ -229,62 +232,78 @@ class ImageMove:
     def _why_not(self, record: RuntimeImages, state: ModelState) -> _Why | None:
         """Return why the model could not move now, although it were its turn."""
         facts = self.configured
-        images = (image.image for image in record.target)
-        if why := _not_probed(facts, images) or _why_paused(facts.model.spec):
+        if why := _not_probed(facts, read_target(record)) or _why_paused(facts.model.spec):
             return why
         if _has_no_pods(facts.model):
             return _Why(StatusReason.SCALED_TO_ZERO, "it has no pods that would prove the image")
-        # with the new image it would have less capacity, and only its user can give it more pods
+        # with another image it would have less capacity, and only its user can give it more pods
         serving, requested = state.rollout.serving, state.rollout.requested
-        if removed := processes_removed(facts.model, facts.revisions, serving, requested):
+        removed = processes_removed(facts.model, facts.revisions, serving, requested)
+        if removed and record.target:
             return _Why(removed.reason, removed.message)
-        return None if _is_rolled_out(state) else self._why_not_yet(state)
+        return None if _is_rolled_out(state) or self._is_needed else self._why_not_yet(state)
+
+    @property
+    def _is_needed(self) -> bool:
+        """Return whether something of the model waits for a node that an edited class may let it have."""
+        return has_classes(self.target) and _waits_for_node(self.configured)
 
     def _why_not_yet(self, state: ModelState) -> _Why | None:
         """Return why a spec that is not rolled out must be first, unless the new images may be its remedy."""
         obstacle = state.obstacle
         failed = obstacle and (obstacle.stalled or obstacle.reason in _OF_IMAGES)
         if not failed and not _lasting(state):
-            message = "its spec is being rolled out with the current image"
+            message = "its spec is being rolled out with what the model has"
             return _Why(StatusReason.ROLLING_OUT, message)
         resolved = resolve(self.configured)
         return _Why(resolved.reason, resolved.message) if isinstance(resolved, Obstacle) else None
 
 
-def _state(facts: Facts, target: Mapping[str, str]) -> MoveState:
+def _state(facts: Facts, current: Mapping[str, str], target: Mapping[str, str]) -> MoveState:
     model, record = facts.model, facts.model.status.images
     if not target:
         return MoveState.MOVED
     if record is None:
-        is_kept = _rejection(model, facts.revisions, target)
-        return MoveState.KEPT if is_kept else MoveState.WAITING
-    if by_variant(record.target) != target:
+        return MoveState.KEPT if _rejection(facts, current, target) else MoveState.WAITING
+    if read_target(record) != target:
         return MoveState.WAITING
     if record.state is MoveState.KEPT and (
         record.spec_hash != spec_hash(model.spec) or _is_allowed(model, facts.revisions, record)
     ):
         return MoveState.WAITING
     if record.state is MoveState.MOVING and (
-        _not_probed(facts, target.values())
+        _not_probed(facts, target)
         or _has_no_pods(model)
-        or keeps_processes(model, facts.revisions)
+        or (images_in(target) and keeps_processes(model, facts.revisions))
     ):
         return MoveState.WAITING
     return record.state
 
 
+def _rejections(
+    facts: Facts, current: Mapping[str, str], target: Mapping[str, str]
+) -> Iterator[RolloutFailure]:
+    """Yield why the current spec was rejected with any of the target."""
+
+    def matches(snapshot: Snapshot) -> bool:
+        return carries(snapshot, target, current)
+
+    yield from rejections_of(facts.model, facts.revisions, matches)
+
+
 def _rejection(
-    model: InferenceModel, revisions: Collection[RevisionView], target: Mapping[str, str]
+    facts: Facts, current: Mapping[str, str], target: Mapping[str, str]
 ) -> RolloutFailure | None:
-    """Return why the current spec was rejected with the target's images, if a lost status does not say so."""
-    rejections = rejections_of_images(model, revisions, target.values())
+    """Return why the current spec was rejected with any of the target, if a lost status does not say so."""
+    model, revisions = facts.model, facts.revisions
+    rejections = _rejections(facts, current, target)
     return next(
         (one for one in rejections if not _is_promoted(model, revisions, one.revision)), None
     )
 
 
 def _has_served(facts: Facts, rejection: RolloutFailure) -> bool:
-    """Return whether the current spec has served: with the images before, or with those that were rejected."""
+    """Return whether the current spec has served: with what it had before, or with what was rejected."""
     before = find_serving(facts)
     with_current = before is not None and has_served_for_spec(
         facts.model, facts.revisions, before.last_complete
@@ -338,7 +357,17 @@ def _builds(facts: Facts) -> list[PodView]:
     return [pod for pod in pods if waits_for_node(pod)]
 
 
-def _not_probed(facts: Facts, images: Iterable[str]) -> _Why | None:
+def _waits_for_node(facts: Facts) -> bool:
+    """Return whether a build or a canary finds no node, or pods of a model of which none serves."""
+    serves = any(deployment.available for deployment in facts.deployments)
+    pods = (
+        pod for pod in facts.pods if pod.is_canary or (pod.label(COMPONENT) == SERVE and not serves)
+    )
+    return bool(_builds(facts)) or any(map(waits_for_node, pods))
+
+
+def _not_probed(facts: Facts, target: Mapping[str, str]) -> _Why | None:
+    images = images_in(target).values()
     obstacle = next(filter(None, (not_probed(facts, image) for image in images)), None)
     return _Why(obstacle.reason, obstacle.message) if obstacle else None
 
