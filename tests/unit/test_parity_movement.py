@@ -9,7 +9,8 @@ from enginewright_runtime.proof.parity.comparison import Comparison, ParityVerdi
 from enginewright_runtime.proof.parity.movement import Movement
 from enginewright_runtime.proof.parity.part_sums import WHOLE
 from enginewright_runtime.proof.parity.parts_builder import PartsBuilder
-from enginewright_runtime.proof.parity.tolerances import Tolerances
+from enginewright_runtime.proof.parity.parts_judge import PartsJudge
+from enginewright_runtime.proof.parity.tolerances import DEFAULTS, ROUNDING, Tolerances
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -194,3 +195,78 @@ def test_boxes_of_a_batch_are_samples_of_their_anchors() -> None:
         return np.concatenate([drop_offsets(name, row[None]) for row in array])
 
     assert "part" in {failure.figure for failure in compare(batch, drop, add_noise(0.001)).failures}
+
+
+def make_loud_rows(width: int, rows: int = 8) -> dict[str, Array]:
+    """Return batches [rows, 1, width], the first row of which is 400 times as loud as the others."""
+    arrays = {}
+    for index in range(3):
+        array = np.random.default_rng(index).uniform(1, 4, (rows, 1, width)).astype(np.float32)
+        array[0] *= 400
+        arrays[f"s{index}"] = array
+    return arrays
+
+
+def keep_first(rows: int) -> Change:
+    """Return what leaves but the first rows of a batch alive."""
+
+    def change(_: str, array: Array) -> Array:
+        array = array.copy()
+        array[rows:] = 0
+        return array
+
+    return change
+
+
+def add_to_rows(share: float) -> Change:
+    return lambda _, array: array * np.float32(1 + share)
+
+
+@pytest.mark.parametrize("precision", ["FP32", "FP16", "BF16", "INT8", "FP8"])
+@pytest.mark.parametrize(("width", "count"), [(40, 3), (1, 3), (40, 1)])
+def test_rows_that_are_dead_beside_a_loud_one_of_their_batch_fail(
+    count: int, width: int, precision: str
+) -> None:
+    # fault: one loud row of a batch hides that all others are dead, in every sample
+    arrays = dict([*make_loud_rows(width).items()][:count])
+    verdict = compare(arrays, keep_first(1), add_to_rows(1e-4), (WHOLE,), precision)
+    assert f"in most rows of {count} of {count} samples, each by its own scale" in " ".join(
+        failure.description for failure in verdict.failures
+    )
+
+
+def test_rows_agree_where_fewer_than_half_are_dead_or_rounding_costs_as_much() -> None:
+    arrays = make_loud_rows(40)
+    rounding = add_to_rows(1e-2)
+    assert compare(arrays, keep_first(4), rounding, (WHOLE,)).agrees
+    assert not compare(arrays, keep_first(3), rounding, (WHOLE,)).agrees
+    assert compare(arrays, keep_first(1), keep_first(1), (WHOLE,)).agrees
+
+
+def test_rows_of_zeros_say_nothing_of_the_others() -> None:
+    # fault: the padding of a batch counts as rows that agree
+    arrays = make_loud_rows(40, 16)
+    for array in arrays.values():
+        array[6:] = 0
+    assert not compare(arrays, keep_first(1), add_to_rows(1e-2), (WHOLE,)).agrees
+    assert compare(arrays, keep_first(4), add_to_rows(1e-2), (WHOLE,)).agrees
+
+
+@pytest.mark.parametrize(("rows", "fails"), [(4000, True), (9000, False)])
+def test_more_rows_than_a_batch_has_are_positions_of_one_sample(rows: int, *, fails: bool) -> None:
+    # fault: a correct recording is refused for the noise in its silence
+    arrays = make_loud_rows(1, rows)
+    verdict = compare(arrays, keep_first(1), add_to_rows(1e-2), (WHOLE,))
+    assert any("most rows" in failure.description for failure in verdict.failures) is fails
+
+
+def test_what_rounding_costs_rows_excuses_no_conversion_that_rounds_nothing() -> None:
+    arrays = make_loud_rows(40)
+    builder = PartsBuilder({NAME: (WHOLE,)}, TYPES, Tolerances(), {})
+    for name, array in arrays.items():
+        builder.add({NAME: array}, {NAME: keep_first(1)(name, array)})
+    judged = PartsJudge(builder.build())
+    for name, array in arrays.items():
+        judged.add(name, NAME, array, keep_first(1)(name, array), "float32")
+    assert judged.find_fault(NAME, DEFAULTS["FP32"]) is None
+    assert judged.find_fault(NAME, ROUNDING) is not None

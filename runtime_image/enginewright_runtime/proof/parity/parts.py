@@ -34,8 +34,8 @@ class AxisParts:
     error: Floats  # RMS error that rounding to the precision makes; inf if it is not known
     count: Floats  # effective number of values, see `part_sums.count_effective`; of names, all
     names: NDArray[np.bool_]  # whether the values are names, of which each is right or wrong
-    # Of the whole: what rounding costs at least half of the samples, by their own scales. inf if it is not
-    # known, or if the precision's tolerances are relative to each sample anyway
+    # Of the whole: what rounding costs at least half of the samples, by the own scales of their rows. Not
+    # finite if it is not known, and of names
     own_share: float = float("inf")
     figures: RoundingFigures | None = None  # of the whole, if rounding could be emulated
 

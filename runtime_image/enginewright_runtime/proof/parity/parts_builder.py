@@ -9,13 +9,12 @@ import numpy as np
 from enginewright_runtime.proof.parity.axis_sums import AxisSums
 from enginewright_runtime.proof.parity.measuring import Figures, measure
 from enginewright_runtime.proof.parity.movement import Movement
-from enginewright_runtime.proof.parity.own_scales import find_median, measure_scale, measure_share
+from enginewright_runtime.proof.parity.own_scales import RowErrors, find_median
 from enginewright_runtime.proof.parity.part_sums import (
     WHOLE,
     Floats,
     ValueSums,
     count_parts,
-    pool_rms,
 )
 from enginewright_runtime.proof.parity.parts import AxisParts, Parts
 from enginewright_runtime.proof.parity.rounding_figures import RoundingFigures
@@ -56,9 +55,8 @@ class PartsBuilder:
         self._allowed: dict[str, Tolerance] = {}
         self._figures: dict[str, list[Figures] | None] = {}  # or None if rounding is not known
         self._movements: dict[str, Movement | None] = {}  # of floats
-        self._shares: dict[
-            str, list[float]
-        ] = {}  # by which rounding is off, by samples' own scales
+        # by which rounding is off, by the own scales of the rows of each sample
+        self._shares: dict[str, list[float]] = {}
         self._sums: dict[str, list[AxisSums]] = {}
 
     def add(self, expected: Outputs, emulated: Outputs | None) -> None:
@@ -68,7 +66,7 @@ class PartsBuilder:
             have = have if have is not None and have.shape == want.shape else None
             dtype = dtype_of(want, self._dtypes.get(output))
             floats = kind_of(want, self._dtypes.get(output)) == "float"
-            allowed = self._allowed[output] = self._tolerances.of_output(output, dtype)
+            self._allowed[output] = self._tolerances.of_output(output, dtype)
             self._add_figures(output, want, have)
             if output not in self._sums:
                 self._movements[output] = Movement(rows=0 not in axes) if floats else None
@@ -78,11 +76,13 @@ class PartsBuilder:
             if (movement := self._movements[output]) is not None:
                 movement.add(want, dtype)
             for item in self._sums[output]:
-                errors = item.add(want, have, dtype)
-                if item.axis == WHOLE and floats and allowed.across_samples:
-                    error = float(pool_rms((errors,))[0])
-                    share = measure_share(error, measure_scale(want, dtype))
-                    self._shares.setdefault(output, []).append(share)
+                item.add(want, have, dtype)
+            if floats:
+                share = np.inf
+                if have is not None:
+                    rows = RowErrors.measure(want, have, dtype, batched=0 not in axes)
+                    share = find_median(rows.measure_shares())
+                self._shares.setdefault(output, []).append(share)
 
     def _add_figures(self, output: str, want: Array, have: Array | None) -> None:
         figures = self._figures.setdefault(output, [])

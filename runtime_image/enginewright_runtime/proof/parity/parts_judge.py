@@ -21,7 +21,7 @@ from enginewright_contract.manifest import UnjudgedParts
 from numpy.typing import NDArray
 
 from enginewright_runtime.proof.parity.axis_sums import OTHER_NAME
-from enginewright_runtime.proof.parity.own_scales import measure_scale, measure_share
+from enginewright_runtime.proof.parity.own_scales import NO_ERRORS, RowErrors, find_loss
 from enginewright_runtime.proof.parity.part_sums import WHOLE, Floats, count_parts, measure_errors
 from enginewright_runtime.proof.parity.parts import AxisParts, Parts
 from enginewright_runtime.proof.parity.tolerances import Tolerance
@@ -51,10 +51,11 @@ class FaultyPart:
     failing: int  # parts of the axis that fail, or samples
     sample: str  # with the largest error, of those that are judged together
     error: float  # RMS
-    spread: float  # or the scale of the sample
+    spread: float  # or the scale of the row
     rounding: float  # RMS error that rounding makes
     names: int = 0  # of a part of names: how many
-    samples: int = 0  # if samples were judged by their own scales: how many
+    samples: int = 0  # if samples were judged by the own scales of their rows: how many
+    batched: bool = False  # likewise: whether any has several rows
 
     @property
     def severity(self) -> float:
@@ -67,7 +68,8 @@ class FaultyPart:
 
     def _describe_place(self) -> str:
         if self.samples:
-            return f"as a whole in {self.failing} of {self.samples} samples, each by its own scale"
+            rows = "in most rows of" if self.batched else "as a whole in"
+            return f"{rows} {self.failing} of {self.samples} samples, each by its own scale"
         if self.axis == WHOLE:
             return "as a whole, over all samples"
         more = f" and {self.failing - 1} more" if self.failing > 1 else ""
@@ -103,7 +105,7 @@ class _Run:
 
     squares: tuple[NDArray[np.float32] | None, ...]  # by axis, sums; or None if all are 0
     counts: tuple[float, ...]  # by axis, values of each part
-    scale: float = 0.0  # by `own_scales`, if there are errors
+    rows: RowErrors = NO_ERRORS  # of floats
 
 
 class _Pool(NamedTuple):
@@ -127,14 +129,16 @@ class PartsJudge:
         """Take an output of a sample, of the expected shape; an earlier run of the sample is forgotten."""
         kind = dtype_of(want, dtype)
         whole = self._find_whole(output)
-        by_sample = whole is not None and np.isfinite(whole[1].own_share)
-        scale = measure_scale(want, kind) if by_sample else 0.0
+        rows = NO_ERRORS
+        if whole is not None and not whole[1].names[0]:
+            batched = all(parts.axis != 0 for parts in self._parts[output])
+            rows = RowErrors.measure(want, have, kind, batched=batched)
 
         def measure_squares(parts: AxisParts) -> Floats:
             most = np.where(parts.names, OTHER_NAME, np.inf)
             return measure_errors(want, have, parts.axis, kind, most).squares
 
-        self._keep(sample, output, want, measure_squares, scale)
+        self._keep(sample, output, want, measure_squares, rows)
 
     def add_equal(self, sample: str, output: str, want: Array) -> None:
         """Take an output that equals the expected one, at no cost."""
@@ -221,33 +225,29 @@ class PartsJudge:
         return parts.axis == WHOLE or whole is None or not whole[1].names[0]
 
     def _find_loss(self, output: str, allowed: Tolerance) -> FaultyPart | None:
-        """Return how an output differs in more than half of the samples, each by its own scale, which a loud one hides."""
+        """Return how an output differs in most samples, each row by its own scale, which a loud one hides."""
         whole = self._find_whole(output)
-        if whole is None or allowed.part is None or not np.isfinite(whole[1].own_share):
+        if whole is None or allowed.part is None or whole[1].names[0]:
             return None
-        number, parts = whole
-        limit = max(allowed.part, float(_find_ratios(parts)[0]) * parts.own_share)
+        parts = whole[1]
+        rounding = float(_find_ratios(parts)[0]) * parts.own_share if allowed.rounds else 0.0
+        if not math.isfinite(rounding):
+            return None
+        rows = {sample: run.rows for sample, run in self._runs.get(output, {}).items()}
         least = max(allowed.atol, allowed.zero_atol)
-        runs = self._runs.get(output, {})
-        errors = {
-            sample: math.sqrt(_find_error(run, number, 0) / max(run.counts[number], 1.0))
-            for sample, run in runs.items()
-        }
-        shares = {
-            sample: share
-            for sample, error in errors.items()
-            if not math.isnan(
-                share := measure_share(error if error > least else 0.0, runs[sample].scale)
-            )
-        }
-        lost = {sample: share for sample, share in shares.items() if share > limit}
-        if len(shares) == 1 or 2 * len(lost) <= len(shares):
+        loss = find_loss(rows, max(allowed.part, rounding), least)
+        if loss is None:
             return None
-        worst = max(lost, key=lambda sample: lost[sample])
-        scale = runs[worst].scale
-        rounding = parts.own_share * scale
         return FaultyPart(
-            WHOLE, 0, len(lost), worst, errors[worst], scale, rounding, samples=len(shares)
+            axis=WHOLE,
+            index=0,
+            failing=loss.failing,
+            sample=loss.worst,
+            error=loss.error,
+            spread=loss.scale,
+            rounding=parts.own_share * loss.scale,
+            samples=loss.samples,
+            batched=loss.batched,
         )
 
     def _keep(
@@ -256,7 +256,7 @@ class PartsJudge:
         output: str,
         want: Array,
         measure: Callable[[AxisParts], Floats | None],
-        scale: float = 0.0,
+        rows: RowErrors = NO_ERRORS,
     ) -> None:
         parts = self._parts.get(output, ())
         # the sizes of naming axes do not differ between samples
@@ -265,7 +265,7 @@ class PartsJudge:
             with np.errstate(over="ignore"):  # what overflows is infinite
                 kept = tuple(None if item is None else item.astype(np.float32) for item in squares)
             counts = tuple(want.size / len(part.count) for part in parts)
-            self._runs.setdefault(output, {})[sample] = _Run(kept, counts, scale)
+            self._runs.setdefault(output, {})[sample] = _Run(kept, counts, rows)
 
     def _pool(self, output: str) -> Iterator[_Pool]:
         """Yield the axes that have parts, with the RMS error of each part over the samples."""
