@@ -136,39 +136,108 @@ def test_boxes_that_are_off_by_what_rounding_costs_agree_and_are_judged() -> Non
     assert verdict.outputs[0].unjudged == ()
 
 
-def test_positions_are_movement_where_the_samples_do_not_say_more() -> None:
-    assert compare(make_boxes(1), drop_offsets, add_noise(0.001)).agrees
-    shorter = make_boxes(2)
-    shorter["s1"] = shorter["s1"][..., :-1]
-    of_sizes = {name: np.moveaxis(array, 1, 2) for name, array in shorter.items()}
+def make_boxes_of_sizes(*sides: int) -> dict[str, Array]:
+    """Return boxes [1, places, 4] at the cells of square grids, with offsets of a hundredth of them."""
+    arrays = {}
+    for index, side in enumerate(sides):
+        cells = 8.0 * np.stack(np.divmod(np.arange(side * side), side) * 2, 1)
+        offsets = np.random.default_rng(index).normal(0, 1.0, cells.shape)
+        arrays[f"s{index}"] = (cells + offsets)[None].astype(np.float32)
+    return arrays
 
-    def drop(name: str, array: Array) -> Array:
-        return np.moveaxis(drop_offsets(name, np.moveaxis(array, 2, 1)), 1, 2)
 
-    failures = compare(of_sizes, drop, add_noise(0.001), (WHOLE, 2)).failures
-    assert "part" not in {failure.figure for failure in failures}
+def drop_from_cells(_: str, array: Array) -> Array:
+    return np.rint(array / 8) * 8
+
+
+def list_unjudged(verdict: ParityVerdict) -> set[int]:
+    return {item.axis for item in verdict.outputs[0].unjudged}
+
+
+@pytest.mark.parametrize("sides", [(8, 16, 24), (12,)])
+def test_boxes_whose_samples_all_differ_in_size_are_unjudged(sides: tuple[int, ...]) -> None:
+    # fault: in samples of different sizes, the grid of anchors counts as movement, and the boxes are dead
+    verdict = compare(make_boxes_of_sizes(*sides), drop_from_cells, add_noise(1e-4), (WHOLE, 2))
+    assert verdict.agrees
+    assert list_unjudged(verdict) == {WHOLE, 2}
+
+
+def test_boxes_that_are_wrong_beside_their_grid_too_fail_in_samples_that_differ_in_size() -> None:
+    boxes = make_boxes_of_sizes(8, 16, 24)
+    verdict = compare(boxes, lambda _, array: -array, add_noise(1e-4), (WHOLE, 2))
+    assert "in index 0 of axis 2 and 3 more" in " ".join(
+        failure.description for failure in verdict.failures
+    )
+
+
+def test_two_samples_of_one_size_tell_boxes_from_their_grid_beside_larger_ones() -> None:
+    # fault: the grid of a sample of another size counts as movement, and the boxes are dead
+    boxes = make_boxes_of_sizes(8, 8, 40)
+    verdict = compare(boxes, drop_from_cells, add_noise(1e-4), (WHOLE, 2))
+    assert "in index 0 of axis 2 and 3 more" in str(verdict.description)
+    verdict = compare(boxes, add_noise(1e-4), add_noise(1e-4), (WHOLE, 2))
+    assert verdict.agrees
+    assert list_unjudged(verdict) == set()
+
+
+def place(*sizes: tuple[int, ...]) -> list[dict[str, tuple[int, ...]]]:
+    return [{"x": size} for size in sizes]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "judged"),
+    [
+        (place((1, 3, 32, 32), (1, 3, 40, 40), (1, 3, 48, 48)), False),
+        (place((1, 3, 64, 32), (1, 3, 64, 40), (1, 3, 64, 48)), True),  # a line of text
+        (place((1, 3, 64, 8), (1, 3, 64, 10), (1, 3, 64, 12)), False),  # more than its steps
+        (place((1, 32), (1, 32), (1, 32)), True),  # as many as are found
+        ([{"x": (1, size), "y": (size,)} for size in (16, 25, 36)], True),  # a text and its mask
+        ([{"x": (1, size), "y": (1, 2 * size)} for size in (16, 25, 36)], False),
+        ([], False),
+    ],
+)
+def test_sequences_and_lists_of_any_size_have_no_grid(
+    inputs: list[dict[str, tuple[int, ...]]], *, judged: bool
+) -> None:
+    # fault: texts, which all differ in length, and detections, which do in number, are all unjudged
+    builder = PartsBuilder({NAME: (WHOLE, 2)}, TYPES, Tolerances("INT8"), {})
+    for index, array in enumerate(make_boxes_of_sizes(4, 5, 6).values()):
+        feeds = {name: np.zeros(size) for name, size in inputs[index].items()} if inputs else None
+        builder.add({NAME: array}, {NAME: array}, feeds)
+    assert [part.bound.all() for part in builder.build()[NAME]] == [not judged, not judged]
+
+
+def test_grid_that_is_all_that_differs_is_movement() -> None:
     still = {name: make_boxes(1)["s0"] for name in ("a", "b")}
     verdict = compare(still, lambda _, array: array, add_noise(0.01))
     assert verdict.outputs[0].unjudged == ()
 
 
+@pytest.mark.parametrize("grid", [True, False])
 @pytest.mark.parametrize("rows", [True, False])
-def test_movement_is_the_deviation_of_each_element_in_samples_of_its_shape(*, rows: bool) -> None:
+def test_movement_is_the_deviation_of_each_element_in_samples_of_its_shape(
+    *, rows: bool, grid: bool
+) -> None:
     random = np.random.default_rng(0)
-    arrays = (random.normal(0, 2, (5, 3, 700, 200)) + np.arange(200)).astype(np.float32)
+    arrays = random.normal(0, 2, (5, 3, 700, 200)) + grid * np.arange(200)
+    arrays = arrays.astype(np.float32)
     arrays[:, :, 0, 0] = [[np.nan, np.inf, 7.0]]
     alone = random.normal(90, 40, (1, 3, 700, 100)).astype(np.float32)[() if rows else 0]
     movement = Movement(rows=rows)
     movement.add(alone, "float32")
     means = np.full(3, 100.0)
     axis = int(rows)
+    assert movement.alone
     assert not movement.measure(axis, means).any()
     for array in (arrays[:2], arrays[2:3], arrays[3:]) if rows else arrays:
         movement.add(array, "float32")
-    within = 5 * arrays.astype(np.float64).reshape(5, 3, -1)[..., 1:].var(0).sum(1)
-    beside = np.square(alone.astype(np.float64) - 100).reshape(3, -1).sum(1)
-    expected = np.sqrt((within + beside) / (5 * 140_000 + 70_000))
-    np.testing.assert_allclose(movement.measure(axis, means), expected, rtol=1e-4)
+    assert not movement.alone
+    total = 5 * arrays.astype(np.float64).reshape(5, 3, -1)[..., 1:].var(0).sum(1)
+    count = 5 * 140_000
+    if not grid:
+        total += np.square(alone.astype(np.float64) - 100).reshape(3, -1).sum(1)
+        count += 70_000
+    np.testing.assert_allclose(movement.measure(axis, means), np.sqrt(total / count), rtol=1e-4)
 
 
 def test_class_that_only_samples_of_other_sizes_show_is_judged_by_them() -> None:

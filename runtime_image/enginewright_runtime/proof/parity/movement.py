@@ -9,11 +9,12 @@ from typing import Final
 
 import numpy as np
 
-from enginewright_runtime.proof.parity.part_sums import WHOLE, Floats, split_parts
+from enginewright_runtime.proof.parity.part_sums import WHOLE, Floats, ValueSums
 from enginewright_runtime.proof.parity.values import Array, wide
 
 _MOST: Final = 1 << 24  # elements, as 8 bytes are kept of each
 _PIECE: Final = 1 << 18  # elements that are converted at a time
+_SMALL: Final = 1e-4  # of a variance: a grid of less is not what it consists of
 
 
 class _Deviations:
@@ -63,21 +64,44 @@ class Movement:
             self._by_shape[shape] = _Deviations(shape)
         self._by_shape[shape].add(arrays.reshape(len(arrays), -1), dtype)
 
+    @property
+    def alone(self) -> bool:
+        """Whether each array has a shape of its own, so that what moves and what differs between positions look alike."""
+        return {item.count for item in self._by_shape.values()} == {1}
+
     def measure(self, axis: int, means: Floats) -> Floats:
         """Return the RMS deviation of the elements of each index along an axis; 0 if it is not known.
 
-        Of arrays that alone have their shape, it is that from the `means` of all values of an index.
+        Arrays that alone have their shape count with their deviation from the `means` of all values of an index,
+        where the others show no grid: the means of elements do not differ by more than the elements move.
         """
-        total, count = np.zeros((2, len(means)))
+        if self.alone:
+            return np.zeros(len(means))
         place = axis - 1 if self._rows and axis != WHOLE else axis
-        if all(item.count == 1 for item in self._by_shape.values()):
-            return total
+
+        def add_up(values: Array) -> ValueSums:
+            sums = ValueSums(len(means))
+            sums.add(values, place, "float32")
+            return sums
+
+        total, count, lone_total, lone_count, moving, grid, places = np.zeros((7, len(means)))
         for item in self._by_shape.values():
-            values = item.squares if item.count > 1 else item.means
-            for (piece,) in split_parts((values,), place, "float32"):
-                squares = piece if item.count > 1 else np.square(piece - means[:, None])
-                finite = np.isfinite(squares)
-                total += np.where(finite, squares, 0.0).sum((0, 2))
-                count += item.count * finite.sum((0, 2))
+            centres = add_up(item.means)
+            if item.count == 1:
+                gaps = np.square(centres.deviation) + np.square(centres.mean - means)
+                lone_total += centres.count * gaps
+                lone_count += centres.count
+                continue
+            squares = add_up(item.squares)
+            total += squares.count * squares.mean
+            count += squares.count * item.count
+            variance = squares.mean / (item.count - 1)
+            moving += squares.count * variance
+            grid += squares.count * (np.square(centres.deviation) - variance / item.count)
+            places += squares.count
+        lone_variance = lone_total / np.maximum(lone_count, 1.0)
+        counts = grid <= np.maximum(moving, _SMALL * places * lone_variance)
+        total += np.where(counts, lone_total, 0.0)
+        count += np.where(counts, lone_count, 0.0)
         deviation: Floats = np.sqrt(total / np.maximum(count, 1.0))
         return deviation
