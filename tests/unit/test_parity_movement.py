@@ -207,6 +207,21 @@ def test_sequences_and_lists_of_any_size_have_no_grid(
     assert [part.bound.all() for part in builder.build()[NAME]] == [not judged, not judged]
 
 
+def test_boxes_of_pictures_of_other_sizes_lie_elsewhere_though_they_are_as_many() -> None:
+    # fault: a wide picture and a high one have as many anchors, whose places count as movement
+    wide, high = (8.3 * np.stack(np.divmod(np.arange(96), side) * 2, 1) for side in (8, 12))
+    arrays = [array[None].astype(np.float32) for array in (wide, high)]
+
+    def find_bound(*others: tuple[Array, tuple[int, ...]]) -> list[bool]:
+        builder = PartsBuilder({NAME: (WHOLE, 2)}, TYPES, Tolerances("INT8"), {})
+        for array, size in ((arrays[0], (64, 96)), (arrays[1], (96, 64)), *others):
+            builder.add({NAME: array}, {NAME: array}, {"x": np.zeros((1, *size))})
+        return [bool(part.bound.any()) for part in builder.build()[NAME]]
+
+    assert find_bound((arrays[0][:, :12], (32, 24))) == [True, True]
+    assert find_bound() == [False, False], "of classes, as many of any picture"
+
+
 def test_grid_that_is_all_that_differs_is_movement() -> None:
     still = {name: make_boxes(1)["s0"] for name in ("a", "b")}
     verdict = compare(still, lambda _, array: array, add_noise(0.01))
@@ -227,11 +242,11 @@ def test_movement_is_the_deviation_of_each_element_in_samples_of_its_shape(
     movement.add(alone, "float32")
     means = np.full(3, 100.0)
     axis = int(rows)
-    assert movement.alone
+    assert movement.is_alone()
     assert not movement.measure(axis, means).any()
     for array in (arrays[:2], arrays[2:3], arrays[3:]) if rows else arrays:
         movement.add(array, "float32")
-    assert not movement.alone
+    assert not movement.is_alone()
     total = 5 * arrays.astype(np.float64).reshape(5, 3, -1)[..., 1:].var(0).sum(1)
     count = 5 * 140_000
     if not grid:

@@ -4,7 +4,9 @@ A detector's boxes lie on a grid of anchors, the same in every sample: what diff
 nothing of what the model has seen, and would hide that it sees nothing.
 """
 
+import copy
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -15,6 +17,9 @@ from enginewright_runtime.proof.parity.values import Array, wide
 _MOST: Final = 1 << 24  # elements, as 8 bytes are kept of each
 _PIECE: Final = 1 << 18  # elements that are converted at a time
 _SMALL: Final = 1e-4  # of a variance: a grid of less is not what it consists of
+
+Shape = tuple[int, ...]
+Sizes = tuple[Shape, ...]  # of the inputs of a sample
 
 
 class _Deviations:
@@ -40,34 +45,56 @@ class _Deviations:
                 squares[piece] += np.square(numbers - mean).sum(0)
                 squares[piece] += np.square(gaps) * (before * more / self.count)
 
+    def merge(self, other: "_Deviations") -> None:
+        """Add those of further arrays."""
+        before, self.count = self.count, self.count + other.count
+        with np.errstate(invalid="ignore", over="ignore"):
+            gaps = other.means - self.means
+            self.means += gaps * (other.count / self.count)
+            self.squares += other.squares + np.square(gaps) * (before * other.count / self.count)
+
 
 class Movement:
-    """Sums the deviations of each element over the samples of its shape."""
+    """Sums the deviations of each element over the samples of its shape.
+
+    Where outputs have several shapes, they also depend on the sizes of the inputs: pictures of 256 x 320 and of
+    320 x 256 have as many anchors, in other places.
+    """
 
     def __init__(self, *, rows: bool) -> None:
         """Begin without samples. `rows`: the first axis names nothing, so that each row of a batch is a sample."""
         self._rows = rows
-        self._by_shape: dict[tuple[int, ...], _Deviations] = {}
+        self._by_size: dict[tuple[Sizes, Shape], _Deviations] = {}
         self._elements = 0
 
-    def add(self, values: Array, dtype: str) -> None:
-        """Add a sample's array; `dtype` is as `values.dtype_of` returns it."""
+    def add(self, values: Array, dtype: str, inputs: Sizes = ()) -> None:
+        """Add a sample's array, and the sizes of its inputs; `dtype` is as `values.dtype_of` returns it."""
         arrays = values if self._rows and values.ndim else values[None]
         if not arrays.size:
             return
         shape = arrays.shape[1:]
-        if shape not in self._by_shape:
+        size = (tuple(item[1:] if self._rows else item for item in inputs), shape)
+        if size not in self._by_size:
             self._elements += math.prod(shape)
             if self._elements > _MOST:
-                self._by_shape.clear()
+                self._by_size.clear()
                 return
-            self._by_shape[shape] = _Deviations(shape)
-        self._by_shape[shape].add(arrays.reshape(len(arrays), -1), dtype)
+            self._by_size[size] = _Deviations(shape)
+        self._by_size[size].add(arrays.reshape(len(arrays), -1), dtype)
 
-    @property
-    def alone(self) -> bool:
-        """Whether each array has a shape of its own, so that what moves and what differs between positions look alike."""
-        return {item.count for item in self._by_shape.values()} == {1}
+    def is_alone(self) -> bool:
+        """Return whether each array has a size of its own, so that what moves and what differs between positions look alike."""
+        return {item.count for item in self._list_deviations()} == {1}
+
+    def _list_deviations(self) -> Sequence[_Deviations]:
+        """Return the deviations by size; of outputs of one shape, those of all."""
+        if len({shape for _, shape in self._by_size}) != 1:
+            return [*self._by_size.values()]
+        first, *others = self._by_size.values()
+        merged = copy.deepcopy(first) if others else first
+        for other in others:
+            merged.merge(other)
+        return [merged]
 
     def measure(self, axis: int, means: Floats) -> Floats:
         """Return the RMS deviation of the elements of each index along an axis; 0 if it is not known.
@@ -75,7 +102,8 @@ class Movement:
         Arrays that alone have their shape count with their deviation from the `means` of all values of an index,
         where the others show no grid: the means of elements do not differ by more than the elements move.
         """
-        if self.alone:
+        deviations = self._list_deviations()
+        if all(item.count == 1 for item in deviations):
             return np.zeros(len(means))
         place = axis - 1 if self._rows and axis != WHOLE else axis
 
@@ -85,7 +113,7 @@ class Movement:
             return sums
 
         total, count, lone_total, lone_count, moving, grid, places = np.zeros((7, len(means)))
-        for item in self._by_shape.values():
+        for item in deviations:
             centres = add_up(item.means)
             if item.count == 1:
                 gaps = np.square(centres.deviation) + np.square(centres.mean - means)

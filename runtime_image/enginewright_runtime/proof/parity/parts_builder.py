@@ -68,6 +68,7 @@ class PartsBuilder:
 
         `feeds` are its inputs, whose sizes tell whether outputs may hold a grid.
         """
+        sizes = tuple(array.shape for array in (feeds or {}).values())
         if feeds is not None:
             self._input_sizes.add(feeds)
         for output, axes in self._axes.items():
@@ -84,7 +85,7 @@ class PartsBuilder:
                     AxisSums(axis, count_parts(want.shape, axis), floats=floats) for axis in axes
                 ]
             if (movement := self._movements[output]) is not None:
-                movement.add(want, dtype)
+                movement.add(want, dtype, sizes)
             for item in self._sums[output]:
                 item.add(want, have, dtype)
             if floats:
@@ -147,7 +148,7 @@ class PartsBuilder:
         movement = self._movements[output]
         if movement is None or axis == _find_positions(self._sums[output]):
             return False
-        return movement.alone and not self._input_sizes.rule_out_grid(self._shapes[output])
+        return movement.is_alone() and not self._input_sizes.rule_out_grid(self._shapes[output])
 
 
 def _find_positions(sums: Sequence[AxisSums]) -> int | None:
