@@ -24,7 +24,7 @@ class KindCounts:
         self.whole: NDArray[np.bool_] = np.ones(size, np.bool_)  # indices with such numbers alone
         self._below = below
         most = max(_LEAST_KINDS, _MOST_KINDS // max(1, size))
-        self._kinds = [_Kinds(most) for _ in range(size)]
+        self._kinds = [_KindsOfPart(most) for _ in range(size)]
 
     def add(self, values: Array, axis: int, dtype: str) -> None:
         """Add a sample's array; `dtype` is as `values.dtype_of` returns it."""
@@ -34,7 +34,7 @@ class KindCounts:
                 part = part[np.isfinite(part)]
                 if np.any(part != np.rint(part)) or np.any(np.abs(part) >= self._below):
                     self.whole[index] = False
-                    self._kinds[index] = _Kinds(0)
+                    self._kinds[index] = _KindsOfPart(0)
                 else:
                     self._kinds[index].add(part)
 
@@ -49,7 +49,7 @@ class KindCounts:
         return np.array([kinds.measure_moving() for kinds in self._kinds])
 
 
-class _Kinds:
+class _KindsOfPart:
     """The values of one index, and how often each occurs.
 
     New ones are merged when they are as many as those counted before, so that n values cost n log n. Of more than
