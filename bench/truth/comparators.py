@@ -117,6 +117,7 @@ def _select(parts: Parts, output: str, axis: int, index: int) -> AxisParts:
         error=np.full(1, np.inf),
         count=whole.count[part],
         names=whole.names[part],
+        bound=whole.bound[part],
     )
 
 

@@ -55,7 +55,7 @@ def judge_case(case: Case, folder: Path, most: int, *, constants: bool) -> CaseR
     rows = [_weigh(case, result, variant) for variant in variants]
     made = time.monotonic()
     right = _select_floats(source)
-    parts = _build_parts(session, case.feeds[0], source, variants)
+    parts = _build_parts(session, case.feeds, source, variants)
     told = [
         lie
         for output, arrays in right.items()
@@ -110,7 +110,7 @@ def _select_floats(samples: Sequence[Outputs]) -> dict[str, list[Array]]:
 
 def _build_parts(
     session: ort.InferenceSession,
-    feeds: Feeds,
+    feeds: Sequence[Feeds],
     source: Sequence[Outputs],
     variants: Sequence[Variant],
 ) -> dict[str, Parts]:
@@ -122,14 +122,14 @@ def _build_parts(
         for items in (session.get_inputs(), session.get_outputs())
     )
     expected = {str(index): item for index, item in enumerate(source)}
-    axes = select_axes(inputs, outputs, feeds, expected)
+    axes = select_axes(inputs, outputs, feeds[0], expected)
     emulated = {item.precision: item.outputs for item in variants if item.name == EMULATED}
     parts = {}
     for precision in PRECISIONS:
         dtypes = {item.name: item.dtype for item in outputs}
         builder = PartsBuilder(axes, dtypes, Tolerances(precision), scales_of(expected, dtypes))
-        for right, have in zip_longest(source, emulated[precision]):
-            builder.add(right, have)
+        for right, have, of_sample in zip_longest(source, emulated[precision], feeds):
+            builder.add(right, have, of_sample)
         parts[precision] = builder.build()
     return parts
 

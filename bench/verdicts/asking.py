@@ -96,7 +96,7 @@ def ask_preflight(
 
 
 def list_proposals(document: Mapping[str, Any], target: str) -> list[str]:
-    """Return the options with which a target that fails for want of sizes would not."""
+    """Return the options with which a target that fails because sizes are missing would not."""
     if document.get("targets", {}).get(target, {}).get("verdict") != "fail":
         return []
     return list(

@@ -185,7 +185,7 @@ class Reason(StrEnum):
     PARITY_UNKNOWN = Row(
         "ParityUnknown",  # nothing is wrong, but the samples do not show some parts of an output
         Facets(Fault.SPEC, Repeats.EVERYWHERE, placement=False, other_backend=False),
-        "set spec.parity.samples, or spec.quantization.calibration, to real inputs in which these parts vary; or remove spec.precision; or accept them by acceptUnjudged in spec.parity.outputs",
+        "set spec.parity.samples, or spec.quantization.calibration, to real inputs in which these parts vary, two or more of one size; or remove spec.precision; or accept them by acceptUnjudged in spec.parity.outputs",
     )
     VERSION_MISMATCH = Row(
         "VersionMismatch",

@@ -128,6 +128,18 @@ def test_scales_cover_their_ranges_in_half_precision() -> None:
     assert tiny.scale == pytest.approx(1e-7 / 127, rel=1e-6)
 
 
+@pytest.mark.parametrize(("small", "exact"), [(1e-3, False), (1e-7, True)])
+def test_channel_that_half_precision_does_not_hold_keeps_the_scales_of_its_layer(
+    small: float, *, exact: bool
+) -> None:
+    # fault: all weights of a channel are lost, as those of others beside it are large
+    array = random(64, 4) * np.array([1, 1, small, 0], np.float32)
+    own, rounded = (scales.quantize_weight(array, INT8, 1, half) for half in (None, HALF))
+    assert (rounded.scales == own.scales).all() is np.bool_(exact)
+    assert scales.has_numbers(HALF, rounded.scales) is not exact
+    assert np.abs(rounded.values[:, :3].astype(int)).max(0).min() > 120
+
+
 def test_layers_that_half_precision_does_not_hold_stay_single(tmp_path: Path) -> None:
     source = dense(5, operator="MatMul")
     for tensor in source.graph.initializer:

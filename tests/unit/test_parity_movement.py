@@ -9,7 +9,8 @@ from enginewright_runtime.proof.parity.comparison import Comparison, ParityVerdi
 from enginewright_runtime.proof.parity.movement import Movement
 from enginewright_runtime.proof.parity.part_sums import WHOLE
 from enginewright_runtime.proof.parity.parts_builder import PartsBuilder
-from enginewright_runtime.proof.parity.tolerances import Tolerances
+from enginewright_runtime.proof.parity.parts_judge import PartsJudge
+from enginewright_runtime.proof.parity.tolerances import DEFAULTS, ROUNDING, Tolerances
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -135,39 +136,123 @@ def test_boxes_that_are_off_by_what_rounding_costs_agree_and_are_judged() -> Non
     assert verdict.outputs[0].unjudged == ()
 
 
-def test_positions_are_movement_where_the_samples_do_not_say_more() -> None:
-    assert compare(make_boxes(1), drop_offsets, add_noise(0.001)).agrees
-    shorter = make_boxes(2)
-    shorter["s1"] = shorter["s1"][..., :-1]
-    of_sizes = {name: np.moveaxis(array, 1, 2) for name, array in shorter.items()}
+def make_boxes_of_sizes(*sides: int) -> dict[str, Array]:
+    """Return boxes [1, places, 4] at the cells of square grids, with offsets of a hundredth of them."""
+    arrays = {}
+    for index, side in enumerate(sides):
+        cells = 8.0 * np.stack(np.divmod(np.arange(side * side), side) * 2, 1)
+        offsets = np.random.default_rng(index).normal(0, 1.0, cells.shape)
+        arrays[f"s{index}"] = (cells + offsets)[None].astype(np.float32)
+    return arrays
 
-    def drop(name: str, array: Array) -> Array:
-        return np.moveaxis(drop_offsets(name, np.moveaxis(array, 2, 1)), 1, 2)
 
-    failures = compare(of_sizes, drop, add_noise(0.001), (WHOLE, 2)).failures
-    assert "part" not in {failure.figure for failure in failures}
+def drop_from_cells(_: str, array: Array) -> Array:
+    return np.rint(array / 8) * 8
+
+
+def list_unjudged(verdict: ParityVerdict) -> set[int]:
+    return {item.axis for item in verdict.outputs[0].unjudged}
+
+
+@pytest.mark.parametrize("sides", [(8, 16, 24), (12,)])
+def test_boxes_whose_samples_all_differ_in_size_are_unjudged(sides: tuple[int, ...]) -> None:
+    # fault: in samples of different sizes, the grid of anchors counts as movement, and the boxes are dead
+    verdict = compare(make_boxes_of_sizes(*sides), drop_from_cells, add_noise(1e-4), (WHOLE, 2))
+    assert verdict.agrees
+    assert list_unjudged(verdict) == {WHOLE, 2}
+
+
+def test_boxes_that_are_wrong_beside_their_grid_too_fail_in_samples_that_differ_in_size() -> None:
+    boxes = make_boxes_of_sizes(8, 16, 24)
+    verdict = compare(boxes, lambda _, array: -array, add_noise(1e-4), (WHOLE, 2))
+    assert "in index 0 of axis 2 and 3 more" in " ".join(
+        failure.description for failure in verdict.failures
+    )
+
+
+def test_two_samples_of_one_size_tell_boxes_from_their_grid_beside_larger_ones() -> None:
+    # fault: the grid of a sample of another size counts as movement, and the boxes are dead
+    boxes = make_boxes_of_sizes(8, 8, 40)
+    verdict = compare(boxes, drop_from_cells, add_noise(1e-4), (WHOLE, 2))
+    assert "in index 0 of axis 2 and 3 more" in str(verdict.description)
+    verdict = compare(boxes, add_noise(1e-4), add_noise(1e-4), (WHOLE, 2))
+    assert verdict.agrees
+    assert list_unjudged(verdict) == set()
+
+
+def place(*sizes: tuple[int, ...]) -> list[dict[str, tuple[int, ...]]]:
+    return [{"x": size} for size in sizes]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "judged"),
+    [
+        (place((1, 3, 32, 32), (1, 3, 40, 40), (1, 3, 48, 48)), False),
+        (place((1, 3, 64, 32), (1, 3, 64, 40), (1, 3, 64, 48)), True),  # a line of text
+        (place((1, 3, 64, 8), (1, 3, 64, 10), (1, 3, 64, 12)), False),  # more than its steps
+        (place((1, 32), (1, 32), (1, 32)), True),  # as many as are found
+        ([{"x": (1, size), "y": (size,)} for size in (16, 25, 36)], True),  # a text and its mask
+        ([{"x": (1, size), "y": (1, 2 * size)} for size in (16, 25, 36)], False),
+        ([], False),
+    ],
+)
+def test_sequences_and_lists_of_any_size_have_no_grid(
+    inputs: list[dict[str, tuple[int, ...]]], *, judged: bool
+) -> None:
+    # fault: texts, which all differ in length, and detections, which do in number, are all unjudged
+    builder = PartsBuilder({NAME: (WHOLE, 2)}, TYPES, Tolerances("INT8"), {})
+    for index, array in enumerate(make_boxes_of_sizes(4, 5, 6).values()):
+        feeds = {name: np.zeros(size) for name, size in inputs[index].items()} if inputs else None
+        builder.add({NAME: array}, {NAME: array}, feeds)
+    assert [part.bound.all() for part in builder.build()[NAME]] == [not judged, not judged]
+
+
+def test_boxes_of_pictures_of_other_sizes_lie_elsewhere_though_they_are_as_many() -> None:
+    # fault: a wide picture and a high one have as many anchors, whose places count as movement
+    wide, high = (8.3 * np.stack(np.divmod(np.arange(96), side) * 2, 1) for side in (8, 12))
+    arrays = [array[None].astype(np.float32) for array in (wide, high)]
+
+    def find_bound(*others: tuple[Array, tuple[int, ...]]) -> list[bool]:
+        builder = PartsBuilder({NAME: (WHOLE, 2)}, TYPES, Tolerances("INT8"), {})
+        for array, size in ((arrays[0], (64, 96)), (arrays[1], (96, 64)), *others):
+            builder.add({NAME: array}, {NAME: array}, {"x": np.zeros((1, *size))})
+        return [bool(part.bound.any()) for part in builder.build()[NAME]]
+
+    assert find_bound((arrays[0][:, :12], (32, 24))) == [True, True]
+    assert find_bound() == [False, False], "of classes, as many of any picture"
+
+
+def test_grid_that_is_all_that_differs_is_movement() -> None:
     still = {name: make_boxes(1)["s0"] for name in ("a", "b")}
     verdict = compare(still, lambda _, array: array, add_noise(0.01))
     assert verdict.outputs[0].unjudged == ()
 
 
+@pytest.mark.parametrize("grid", [True, False])
 @pytest.mark.parametrize("rows", [True, False])
-def test_movement_is_the_deviation_of_each_element_in_samples_of_its_shape(*, rows: bool) -> None:
+def test_movement_is_the_deviation_of_each_element_in_samples_of_its_shape(
+    *, rows: bool, grid: bool
+) -> None:
     random = np.random.default_rng(0)
-    arrays = (random.normal(0, 2, (5, 3, 700, 200)) + np.arange(200)).astype(np.float32)
+    arrays = random.normal(0, 2, (5, 3, 700, 200)) + grid * np.arange(200)
+    arrays = arrays.astype(np.float32)
     arrays[:, :, 0, 0] = [[np.nan, np.inf, 7.0]]
     alone = random.normal(90, 40, (1, 3, 700, 100)).astype(np.float32)[() if rows else 0]
     movement = Movement(rows=rows)
     movement.add(alone, "float32")
     means = np.full(3, 100.0)
     axis = int(rows)
+    assert movement.is_alone()
     assert not movement.measure(axis, means).any()
     for array in (arrays[:2], arrays[2:3], arrays[3:]) if rows else arrays:
         movement.add(array, "float32")
-    within = 5 * arrays.astype(np.float64).reshape(5, 3, -1)[..., 1:].var(0).sum(1)
-    beside = np.square(alone.astype(np.float64) - 100).reshape(3, -1).sum(1)
-    expected = np.sqrt((within + beside) / (5 * 140_000 + 70_000))
-    np.testing.assert_allclose(movement.measure(axis, means), expected, rtol=1e-4)
+    assert not movement.is_alone()
+    total = 5 * arrays.astype(np.float64).reshape(5, 3, -1)[..., 1:].var(0).sum(1)
+    count = 5 * 140_000
+    if not grid:
+        total += np.square(alone.astype(np.float64) - 100).reshape(3, -1).sum(1)
+        count += 70_000
+    np.testing.assert_allclose(movement.measure(axis, means), np.sqrt(total / count), rtol=1e-4)
 
 
 def test_class_that_only_samples_of_other_sizes_show_is_judged_by_them() -> None:
@@ -194,3 +279,78 @@ def test_boxes_of_a_batch_are_samples_of_their_anchors() -> None:
         return np.concatenate([drop_offsets(name, row[None]) for row in array])
 
     assert "part" in {failure.figure for failure in compare(batch, drop, add_noise(0.001)).failures}
+
+
+def make_loud_rows(width: int, rows: int = 8) -> dict[str, Array]:
+    """Return batches [rows, 1, width], the first row of which is 400 times as loud as the others."""
+    arrays = {}
+    for index in range(3):
+        array = np.random.default_rng(index).uniform(1, 4, (rows, 1, width)).astype(np.float32)
+        array[0] *= 400
+        arrays[f"s{index}"] = array
+    return arrays
+
+
+def keep_first(rows: int) -> Change:
+    """Return what leaves but the first rows of a batch alive."""
+
+    def change(_: str, array: Array) -> Array:
+        array = array.copy()
+        array[rows:] = 0
+        return array
+
+    return change
+
+
+def add_to_rows(share: float) -> Change:
+    return lambda _, array: array * np.float32(1 + share)
+
+
+@pytest.mark.parametrize("precision", ["FP32", "FP16", "BF16", "INT8", "FP8"])
+@pytest.mark.parametrize(("width", "count"), [(40, 3), (1, 3), (40, 1)])
+def test_rows_that_are_dead_beside_a_loud_one_of_their_batch_fail(
+    count: int, width: int, precision: str
+) -> None:
+    # fault: one loud row of a batch hides that all others are dead, in every sample
+    arrays = dict([*make_loud_rows(width).items()][:count])
+    verdict = compare(arrays, keep_first(1), add_to_rows(1e-4), (WHOLE,), precision)
+    assert f"in most rows of {count} of {count} samples, each by its own scale" in " ".join(
+        failure.description for failure in verdict.failures
+    )
+
+
+def test_rows_agree_where_fewer_than_half_are_dead_or_rounding_costs_as_much() -> None:
+    arrays = make_loud_rows(40)
+    rounding = add_to_rows(1e-2)
+    assert compare(arrays, keep_first(4), rounding, (WHOLE,)).agrees
+    assert not compare(arrays, keep_first(3), rounding, (WHOLE,)).agrees
+    assert compare(arrays, keep_first(1), keep_first(1), (WHOLE,)).agrees
+
+
+def test_rows_of_zeros_say_nothing_of_the_others() -> None:
+    # fault: the padding of a batch counts as rows that agree
+    arrays = make_loud_rows(40, 16)
+    for array in arrays.values():
+        array[6:] = 0
+    assert not compare(arrays, keep_first(1), add_to_rows(1e-2), (WHOLE,)).agrees
+    assert compare(arrays, keep_first(4), add_to_rows(1e-2), (WHOLE,)).agrees
+
+
+@pytest.mark.parametrize(("rows", "fails"), [(4000, True), (9000, False)])
+def test_more_rows_than_a_batch_has_are_positions_of_one_sample(rows: int, *, fails: bool) -> None:
+    # fault: a correct recording is refused for the noise in its silence
+    arrays = make_loud_rows(1, rows)
+    verdict = compare(arrays, keep_first(1), add_to_rows(1e-2), (WHOLE,))
+    assert any("most rows" in failure.description for failure in verdict.failures) is fails
+
+
+def test_what_rounding_costs_rows_excuses_no_conversion_that_rounds_nothing() -> None:
+    arrays = make_loud_rows(40)
+    builder = PartsBuilder({NAME: (WHOLE,)}, TYPES, Tolerances(), {})
+    for name, array in arrays.items():
+        builder.add({NAME: array}, {NAME: keep_first(1)(name, array)})
+    judged = PartsJudge(builder.build())
+    for name, array in arrays.items():
+        judged.add(name, NAME, array, keep_first(1)(name, array), "float32")
+    assert judged.find_fault(NAME, DEFAULTS["FP32"]) is None
+    assert judged.find_fault(NAME, ROUNDING) is not None

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from enginewright_contract.manifest import TensorSpec
+from enginewright_runtime.proof.parity import kinds
 from enginewright_runtime.proof.parity.axes import select_axes
 from enginewright_runtime.proof.parity.comparison import Comparison, ParityVerdict, scales_of
 from enginewright_runtime.proof.parity.kinds import KindCounts
@@ -211,6 +212,38 @@ def test_kinds_are_counted_over_samples_and_pieces() -> None:
     counts.add(np.array([[1.0, 2.5, 9.0], [1.0, 1.0, 1.0], [np.nan, 1.0, 1.0]]), 1, "float64")
     assert counts.whole.tolist() == [True, False, False]
     assert counts.several.tolist() == [False, False, False]
+
+
+def test_ids_that_all_differ_are_sorted_a_few_times_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    # fault: an output of millions of different integers takes minutes
+    sorted_values = 0
+    sort = np.unique
+
+    def count(values: Array, **options: Any) -> Any:
+        nonlocal sorted_values
+        sorted_values += values.size
+        return sort(values, **options)
+
+    monkeypatch.setattr(np, "unique", count)
+    ids = np.random.default_rng(0).permutation(200_000).reshape(400, 500)
+    counts = KindCounts(1)
+    for array in ids:
+        counts.add(array, WHOLE, "int64")
+    assert counts.moving == pytest.approx(1, abs=1e-5)
+    assert sorted_values < 6 * ids.size
+
+
+def test_most_frequent_of_more_names_than_are_kept_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinds, "_MOST_KINDS", 0)  # so that a thousand are kept
+    random = np.random.default_rng(1)
+    often, rare = KindCounts(1), KindCounts(1)
+    for number in range(20):
+        ids = random.permutation(3000) + 3000 * number
+        often.add(np.concatenate((ids, np.full(2000, 7))), WHOLE, "int64")
+        rare.add(ids, WHOLE, "int64")
+    np.testing.assert_allclose(often.moving, 0.6, atol=0.002)
+    np.testing.assert_allclose(rare.moving, 1.0, atol=0.002)
+    assert rare.several.all()
 
 
 def test_file_says_which_parts_are_names(tmp_path: Path) -> None:

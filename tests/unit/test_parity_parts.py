@@ -573,7 +573,7 @@ def test_file_holds_what_was_written(tmp_path: Path) -> None:
         assert (read.figures is None) is (part.figures is None)
         if read.figures is not None and part.figures is not None:
             assert astuple(read.figures) == pytest.approx(astuple(part.figures), abs=1e-6)
-        for field in ("magnitude", "spread", "error", "count", "names"):
+        for field in ("magnitude", "spread", "error", "count", "names", "bound"):
             np.testing.assert_allclose(getattr(read, field), getattr(part, field), rtol=1e-6)
 
 

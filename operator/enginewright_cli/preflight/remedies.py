@@ -15,8 +15,8 @@ _USUAL: Final = {
     Reason.BUILD_FAILED: "replace the operators that the builder rejects, or choose another target",
     Reason.PROVIDER_REFUSED: "choose another target",
     Reason.PARITY_UNKNOWN: (
-        "give real inputs in which these parts vary, by --samples or --calibration, or omit --precision; a deployment"
-        " accepts them by acceptUnjudged in spec.parity.outputs"
+        "give real inputs in which these parts vary, two or more of one size, by --samples or --calibration, or omit"
+        " --precision; a deployment accepts them by acceptUnjudged in spec.parity.outputs"
     ),
     Reason.SOURCE_UNREACHABLE: "check the path or address, and that this machine reaches it",
     Reason.SOURCE_CHANGED: "restore the file, or check the one that is there now",

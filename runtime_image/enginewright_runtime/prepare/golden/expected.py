@@ -35,8 +35,8 @@ def judge_expected(
     tolerances, scales = Tolerances.of(recipe, precision), scales_of(expected, dtypes)
     axes = select_axes(inputs, outputs, feeds[next(iter(expected))], expected)
     builder = PartsBuilder(axes, dtypes, tolerances, scales)
-    for arrays in expected.values():
-        builder.add(arrays, None)
+    for sample, arrays in expected.items():
+        builder.add(arrays, None, feeds[sample])
     parts = _take_errors(builder.build(), read_parts(folder / PARTS))
     comparison = Comparison("expected", tolerances, dtypes, scales, (), parts)
     for sample, arrays in expected.items():

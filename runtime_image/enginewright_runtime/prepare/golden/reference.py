@@ -60,6 +60,7 @@ from enginewright_runtime.proof.natural.choosing import NaturalInputs
 from enginewright_runtime.proof.natural.drawing import (
     NO_SAMPLES,
     NaturalSamples,
+    add_noise,
     draw_natural,
 )
 from enginewright_runtime.proof.natural.vocabulary import find_vocabularies
@@ -220,8 +221,10 @@ class _GoldenFiles:
         quantization = self._recipe.quantization
         if quantization is not None and quantization.calibration is not None:
             folder = self._work / CALIBRATION_FOLDER
-            return read_calibration(folder, quantization.calibration, inputs, profiles)
-        return draw_natural(inputs, profiles, self._vocabularies, integers)
+            natural = read_calibration(folder, quantization.calibration, inputs, profiles)
+        else:
+            natural = draw_natural(inputs, profiles, self._vocabularies, integers)
+        return add_noise(natural, inputs, profiles, integers)
 
     @cached_property
     def _vocabularies(self) -> dict[str, int]:

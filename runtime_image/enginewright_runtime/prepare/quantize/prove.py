@@ -191,7 +191,7 @@ class ParityProver:
             except SessionError as error:
                 _log.warning("rounding is not emulated for sample %s: %s", sample.name, error)
                 rounded = None
-            builder.add(sample.golden, rounded)
+            builder.add(sample.golden, rounded, sample.feeds)
             if number == golden:
                 of_golden = builder.build()
         return builder.build(), of_golden

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright_runtime.prepare.quantize.forms import Grid
-from enginewright_runtime.proof.rounding.half_rules import Half, loss
+from enginewright_runtime.proof.rounding.half_rules import Half
 
 Array = NDArray[Any]
 # Kernels flush a subnormal scale to zero, and then divide by it.
 _SMALLEST: Final = float(np.finfo(np.float32).tiny)
+_NEAR: Final = 1.125  # times a scale: a larger one leaves fewer than 8 of 9 steps of the range
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,16 @@ def quantize_weight(
 
 
 def round_up(scales: NDArray[np.float32], half: Half) -> NDArray[np.float32]:
-    """Return the next numbers of a format, so that ranges stay covered; the same scales if it has none near them."""
-    if loss("scale", scales, half) is not None:
-        return scales
-    rounded = scales.astype(half.dtype)
+    """Return the next numbers of a format, so that ranges stay covered; the same scales if one has none near it.
+
+    Each is judged by itself: beside a channel with large weights, others would lose all theirs.
+    """
+    with np.errstate(over="ignore"):  # what overflows is infinite, and not near
+        rounded = scales.astype(half.dtype)
     following = np.nextafter(rounded, half.dtype(np.inf))
     less = rounded.astype(np.float32) < scales
-    return np.where(less, following, rounded).astype(np.float32)
+    numbers = np.where(less, following, rounded).astype(np.float32)
+    return numbers if (numbers <= _NEAR * scales).all() else scales
 
 
 def has_numbers(half: Half, scales: NDArray[np.float32]) -> bool:

@@ -4,7 +4,7 @@ They have the opt shapes with the least batch: the corners prove the sizes, thes
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from enginewright_contract.manifest import TensorSpec
 from enginewright_contract.task import ShapeProfile
 from numpy.typing import NDArray
 
-from enginewright_runtime.graph.shapes import points
+from enginewright_runtime.graph.shapes import opt_sample, points
 from enginewright_runtime.proof.golden_inputs import (
     IntegerRange,
     Ranges,
@@ -64,7 +64,7 @@ def draw_natural(
     vocabularies: Mapping[str, int],
     integers: IntegerRange,
 ) -> NaturalSamples:
-    """Return natural samples; more noise if no input looks like a picture, speech or text, and there is one shape only.
+    """Return natural samples; none if no input looks like a picture, speech or text.
 
     `vocabularies` are the rows of the tables that inputs index; other inputs are drawn as in `generate`.
     """
@@ -72,7 +72,7 @@ def draw_natural(
     kinds = find_kinds(inputs, opt, vocabularies)
     leading = next((spec for spec in inputs if kinds.get(spec.name) in LEADING), None)
     if leading is None:
-        return NaturalSamples(_draw_noise(inputs, profiles, integers))
+        return NO_SAMPLES
     shapes = _with_least_batch(inputs, profiles, leading)
     ranges = find_ranges(profiles)
     kind = kinds[leading.name]
@@ -93,27 +93,53 @@ def draw_natural(
     return NaturalSamples(tuple(samples), images)
 
 
-def _draw_noise(
-    inputs: Sequence[TensorSpec], profiles: Sequence[ShapeProfile], integers: IntegerRange
-) -> tuple[Sample, ...]:
-    """Return noise of several sizes beside the only corner: one sample moves no part of an output."""
+def add_noise(
+    natural: NaturalSamples,
+    inputs: Sequence[TensorSpec],
+    profiles: Sequence[ShapeProfile],
+    integers: IntegerRange,
+) -> NaturalSamples:
+    """Add noise of several strengths and of the opt sizes if it takes that to move outputs: rows of other sizes, or one sample, do not."""
     corners = points(profiles)
-    if len(corners) > 1:
-        return ()
-    ranges = find_ranges(profiles)
-    (shapes,) = corners.values()
-    samples: list[Sample] = []
+    shapes = [*corners.values()]
+    shapes += [
+        {name: array.shape for name, array in sample.inputs.items()} for sample in natural.samples
+    ]
+    if len(shapes) > 1 and _have_one_size(shapes):
+        return natural
+    noise = _draw_noise(inputs, corners[opt_sample([*corners])], find_ranges(profiles), integers)
+    return replace(natural, samples=(*natural.samples, *noise))
+
+
+def _have_one_size(samples: Sequence[Mapping[str, Shape]]) -> bool:
+    """Return whether any two rows have one size, of a batch or of two samples."""
+    rows = [
+        (max((shape[0] for shape in shapes.values() if shape), default=1), _drop_batch(shapes))
+        for shapes in samples
+    ]
+    return any(count > 1 for count, _ in rows) or len({size for _, size in rows}) < len(rows)
+
+
+def _drop_batch(shapes: Mapping[str, Shape]) -> tuple[tuple[str, Shape], ...]:
+    return tuple((name, shape[1:]) for name, shape in sorted(shapes.items()))
+
+
+def _draw_noise(
+    inputs: Sequence[TensorSpec],
+    shapes: Mapping[str, Shape],
+    ranges: Ranges,
+    integers: IntegerRange,
+) -> Iterator[Sample]:
     for number, (center, size) in enumerate(_NOISES, 1):
         plain = draw(inputs, shapes, ranges, integers, f"noise-{number}")
-        if plain.input_bytes * number > LARGEST:
+        if number > 1 and plain.input_bytes * number > LARGEST:
             break
         scaled = {
             spec.name: ((plain.inputs[spec.name] - center) * size).astype(spec.dtype)
             for spec in inputs
             if spec.dtype in _SCALED and ranges.get(spec.name, _FREE) == _FREE
         }
-        samples.append(replace(plain, inputs={**plain.inputs, **scaled}))
-    return tuple(samples)
+        yield replace(plain, inputs={**plain.inputs, **scaled})
 
 
 def fill_naturally(

@@ -38,15 +38,14 @@ class AxisSums:
         self._kinds = KindCounts(size, _LARGEST_NAME if floats else np.inf)
         self._counts_names = not floats or (axis != WHOLE and size <= MOST_NAMES)
 
-    def add(self, want: Array, have: Array | None, dtype: str) -> Errors:
-        """Add a sample's expected and emulated array, None if there is none; return the errors of numbers."""
+    def add(self, want: Array, have: Array | None, dtype: str) -> None:
+        """Add a sample's expected and emulated array, None if there is none."""
         self.values.add(want, self.axis, dtype)
         self._errors.append(self._measure(want, have, dtype, np.inf))
         if self._counts_names:
             self._kinds.add(want, self.axis, dtype)
             self._others.append(self._measure(want, have, dtype, OTHER_NAME))
             self._counts_names = bool(self._kinds.whole.any())
-        return self._errors[-1]
 
     def find_names(self, share: float) -> NDArray[np.bool_]:
         """Return which parts hold names.

@@ -4,17 +4,23 @@ A detector's boxes lie on a grid of anchors, the same in every sample: what diff
 nothing of what the model has seen, and would hide that it sees nothing.
 """
 
+import copy
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from enginewright_runtime.proof.parity.fills import Fill, find_fill
-from enginewright_runtime.proof.parity.part_sums import WHOLE, Floats, split_parts
+from enginewright_runtime.proof.parity.part_sums import WHOLE, Floats, ValueSums
 from enginewright_runtime.proof.parity.values import Array, wide
 
 _MOST: Final = 1 << 24  # elements, as 8 bytes are kept of each
 _PIECE: Final = 1 << 18  # elements that are converted at a time
+_SMALL: Final = 1e-4  # of a variance: a grid of less is not what it consists of
+
+Shape = tuple[int, ...]
+Sizes = tuple[Shape, ...]  # of the inputs of a sample
 
 
 class _Deviations:
@@ -40,46 +46,92 @@ class _Deviations:
                 squares[piece] += np.square(numbers - mean).sum(0)
                 squares[piece] += np.square(gaps) * (before * more / self.count)
 
+    def merge(self, other: "_Deviations") -> None:
+        """Add those of further arrays."""
+        before, self.count = self.count, self.count + other.count
+        with np.errstate(invalid="ignore", over="ignore"):
+            gaps = other.means - self.means
+            self.means += gaps * (other.count / self.count)
+            self.squares += other.squares + np.square(gaps) * (before * other.count / self.count)
+
 
 class Movement:
-    """Sums the deviations of each element over the samples of its shape."""
+    """Sums the deviations of each element over the samples of its shape.
+
+    Where outputs have several shapes, they also depend on the sizes of the inputs: pictures of 256 x 320 and of
+    320 x 256 have as many anchors, in other places.
+    """
 
     def __init__(self, *, rows: bool) -> None:
         """Begin without samples. `rows`: the first axis names nothing, so that each row of a batch is a sample."""
         self._rows = rows
-        self._by_shape: dict[tuple[int, ...], _Deviations] = {}
+        self._by_size: dict[tuple[Sizes, Shape], _Deviations] = {}
         self._elements = 0
 
-    def add(self, values: Array, dtype: str) -> None:
-        """Add a sample's array; `dtype` is as `values.dtype_of` returns it."""
+    def add(self, values: Array, dtype: str, inputs: Sizes = ()) -> None:
+        """Add a sample's array, and the sizes of its inputs; `dtype` is as `values.dtype_of` returns it."""
         arrays = values if self._rows and values.ndim else values[None]
         if not arrays.size:
             return
         shape = arrays.shape[1:]
-        if shape not in self._by_shape:
+        size = (tuple(item[1:] if self._rows else item for item in inputs), shape)
+        if size not in self._by_size:
             self._elements += math.prod(shape)
             if self._elements > _MOST:
-                self._by_shape.clear()
+                self._by_size.clear()
                 return
-            self._by_shape[shape] = _Deviations(shape)
+            self._by_size[size] = _Deviations(shape)
         rows = arrays.reshape(len(arrays), -1)
-        self._by_shape[shape].add(rows, dtype, find_fill(values, dtype))
+        self._by_size[size].add(rows, dtype, find_fill(values, dtype))
+
+    def is_alone(self) -> bool:
+        """Return whether each array has a size of its own, so that what moves and what differs between positions look alike."""
+        return {item.count for item in self._list_deviations()} == {1}
+
+    def _list_deviations(self) -> Sequence[_Deviations]:
+        """Return the deviations by size; of outputs of one shape, those of all."""
+        if len({shape for _, shape in self._by_size}) != 1:
+            return [*self._by_size.values()]
+        first, *others = self._by_size.values()
+        merged = copy.deepcopy(first) if others else first
+        for other in others:
+            merged.merge(other)
+        return [merged]
 
     def measure(self, axis: int, means: Floats) -> Floats:
         """Return the RMS deviation of the elements of each index along an axis; 0 if it is not known.
 
-        Of arrays that alone have their shape, it is that from the `means` of all values of an index.
+        Arrays that alone have their shape count with their deviation from the `means` of all values of an index,
+        where the others show no grid: the means of elements do not differ by more than the elements move.
         """
-        total, count = np.zeros((2, len(means)))
+        deviations = self._list_deviations()
+        if all(item.count == 1 for item in deviations):
+            return np.zeros(len(means))
         place = axis - 1 if self._rows and axis != WHOLE else axis
-        if all(item.count == 1 for item in self._by_shape.values()):
-            return total
-        for item in self._by_shape.values():
-            values = item.squares if item.count > 1 else item.means
-            for (piece,) in split_parts((values,), place, "float32"):
-                squares = piece if item.count > 1 else np.square(piece - means[:, None])
-                finite = np.isfinite(squares)
-                total += np.where(finite, squares, 0.0).sum((0, 2))
-                count += item.count * finite.sum((0, 2))
+
+        def add_up(values: Array) -> ValueSums:
+            sums = ValueSums(len(means))
+            sums.add(values, place, "float32")
+            return sums
+
+        total, count, lone_total, lone_count, moving, grid, places = np.zeros((7, len(means)))
+        for item in deviations:
+            centres = add_up(item.means)
+            if item.count == 1:
+                gaps = np.square(centres.deviation) + np.square(centres.mean - means)
+                lone_total += centres.count * gaps
+                lone_count += centres.count
+                continue
+            squares = add_up(item.squares)
+            total += squares.count * squares.mean
+            count += squares.count * item.count
+            variance = squares.mean / (item.count - 1)
+            moving += squares.count * variance
+            grid += squares.count * (np.square(centres.deviation) - variance / item.count)
+            places += squares.count
+        lone_variance = lone_total / np.maximum(lone_count, 1.0)
+        counts = grid <= np.maximum(moving, _SMALL * places * lone_variance)
+        total += np.where(counts, lone_total, 0.0)
+        count += np.where(counts, lone_count, 0.0)
         deviation: Floats = np.sqrt(total / np.maximum(count, 1.0))
         return deviation

@@ -18,7 +18,7 @@ from enginewright_runtime.proof.parity.rounding_figures import RoundingFigures
 from enginewright_runtime.session.arrays import read_arrays, write_arrays
 
 PARTS: Final = "parts.npz"  # beside the golden samples
-_ROWS: Final = ("magnitude", "spread", "error", "count", "names")  # in files
+_ROWS: Final = ("magnitude", "spread", "error", "count", "names", "bound")  # in files
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,11 @@ class AxisParts:
     error: Floats  # RMS error that rounding to the precision makes; inf if it is not known
     count: Floats  # effective number of values, see `part_sums.count_effective`; of names, all
     names: NDArray[np.bool_]  # whether the values are names, of which each is right or wrong
-    # Of the whole: what rounding costs at least half of the samples, by their own scales. inf if it is not
-    # known, or if the precision's tolerances are relative to each sample anyway
+    bound: NDArray[
+        np.bool_
+    ]  # whether the spread may be that of positions alone: what agrees is unjudged
+    # Of the whole: what rounding costs at least half of the samples, by the own scales of their rows. Not
+    # finite if it is not known, and of names
     own_share: float = float("inf")
     figures: RoundingFigures | None = None  # of the whole, if rounding could be emulated
 
@@ -44,7 +47,7 @@ Parts = Mapping[str, tuple[AxisParts, ...]]  # by output
 
 
 def write_parts(path: Path, parts: Parts) -> None:
-    """Write arrays AXIS/OUTPUT, float32 of [5, size of the axis], the fields in `_ROWS`.
+    """Write arrays AXIS/OUTPUT, float32 of [6, size of the axis], the fields in `_ROWS`.
 
     Of the whole, its own share follows, and the fields of `RoundingFigures`, if they are known.
     """
@@ -65,7 +68,7 @@ def read_parts(path: Path) -> Parts:
     try:
         for axis, arrays in read_arrays(path).items():
             for output, rows in arrays.items():
-                magnitude, spread, error, count, names, *further = rows
+                magnitude, spread, error, count, names, bound, *further = rows
                 own_share, *figures = [float(row[0]) for row in further] or [math.inf]
                 item = AxisParts(
                     int(axis),
@@ -74,6 +77,7 @@ def read_parts(path: Path) -> Parts:
                     error,
                     count,
                     names > 0,
+                    bound > 0,
                     own_share,
                     RoundingFigures(*figures) if figures else None,
                 )

@@ -7,15 +7,14 @@ from typing import Final
 import numpy as np
 
 from enginewright_runtime.proof.parity.axis_sums import AxisSums
+from enginewright_runtime.proof.parity.input_sizes import InputSizes
 from enginewright_runtime.proof.parity.measuring import Figures, measure
 from enginewright_runtime.proof.parity.movement import Movement
-from enginewright_runtime.proof.parity.own_scales import find_median, measure_scale, measure_share
+from enginewright_runtime.proof.parity.own_scales import RowErrors, find_median
 from enginewright_runtime.proof.parity.part_sums import (
     WHOLE,
     Floats,
-    ValueSums,
     count_parts,
-    pool_rms,
 )
 from enginewright_runtime.proof.parity.parts import AxisParts, Parts
 from enginewright_runtime.proof.parity.rounding_figures import RoundingFigures
@@ -56,19 +55,29 @@ class PartsBuilder:
         self._allowed: dict[str, Tolerance] = {}
         self._figures: dict[str, list[Figures] | None] = {}  # or None if rounding is not known
         self._movements: dict[str, Movement | None] = {}  # of floats
-        self._shares: dict[
-            str, list[float]
-        ] = {}  # by which rounding is off, by samples' own scales
+        # by which rounding is off, by the own scales of the rows of each sample
+        self._shares: dict[str, list[float]] = {}
         self._sums: dict[str, list[AxisSums]] = {}
+        self._shapes: dict[str, list[tuple[int, ...]]] = {}  # by sample
+        self._input_sizes = InputSizes()
 
-    def add(self, expected: Outputs, emulated: Outputs | None) -> None:
-        """Add a sample's outputs and those of the emulation; None if it refuses the sample."""
+    def add(
+        self, expected: Outputs, emulated: Outputs | None, feeds: Outputs | None = None
+    ) -> None:
+        """Add a sample's outputs and those of the emulation; None if it refuses the sample.
+
+        `feeds` are its inputs, whose sizes tell whether outputs may hold a grid.
+        """
+        sizes = tuple(array.shape for array in (feeds or {}).values())
+        if feeds is not None:
+            self._input_sizes.add(feeds)
         for output, axes in self._axes.items():
             want, have = expected[output], (emulated or {}).get(output)
             have = have if have is not None and have.shape == want.shape else None
             dtype = dtype_of(want, self._dtypes.get(output))
             floats = kind_of(want, self._dtypes.get(output)) == "float"
-            allowed = self._allowed[output] = self._tolerances.of_output(output, dtype)
+            self._allowed[output] = self._tolerances.of_output(output, dtype)
+            self._shapes.setdefault(output, []).append(want.shape)
             self._add_figures(output, want, have)
             if output not in self._sums:
                 self._movements[output] = Movement(rows=0 not in axes) if floats else None
@@ -76,13 +85,15 @@ class PartsBuilder:
                     AxisSums(axis, count_parts(want.shape, axis), floats=floats) for axis in axes
                 ]
             if (movement := self._movements[output]) is not None:
-                movement.add(want, dtype)
+                movement.add(want, dtype, sizes)
             for item in self._sums[output]:
-                errors = item.add(want, have, dtype)
-                if item.axis == WHOLE and floats and allowed.across_samples:
-                    error = float(pool_rms((errors,))[0])
-                    share = measure_share(error, measure_scale(want, dtype))
-                    self._shares.setdefault(output, []).append(share)
+                item.add(want, have, dtype)
+            if floats:
+                share = np.inf
+                if have is not None:
+                    rows = RowErrors.measure(want, have, dtype, batched=0 not in axes)
+                    share = find_median(rows.measure_shares())
+                self._shares.setdefault(output, []).append(share)
 
     def _add_figures(self, output: str, want: Array, have: Array | None) -> None:
         figures = self._figures.setdefault(output, [])
@@ -101,23 +112,43 @@ class PartsBuilder:
         }
 
     def _build(self, output: str, sums: AxisSums) -> AxisParts:
-        values, figures, movement = sums.values, self._figures[output], self._movements[output]
+        values, figures = sums.values, self._figures[output]
         part = self._allowed[output].part
         names = sums.find_names(np.inf if part is None else part)
-        unit = _UNIT.get(self._dtypes.get(output, ""), _UNIT_FLOAT32)
-        within = np.zeros(sums.size)
-        if movement is not None and sums.axis != _find_positions(self._sums[output]):
-            within = movement.measure(sums.axis, values.mean)
         return AxisParts(
             axis=sums.axis,
             magnitude=np.where(names, 1.0, values.rms),
-            spread=np.where(names, sums.measure_moving(), _find_spread(values, within, unit)),
+            spread=np.where(names, sums.measure_moving(), self._find_spread(output, sums)),
             error=np.where(names, sums.measure_others(), sums.measure_rounding()),
             count=np.where(names, values.count, sums.count_effective()),
             names=names,
+            bound=~names & self._may_be_grid(output, sums.axis),
             own_share=find_median(self._shares.get(output, ())) if sums.axis == WHOLE else np.inf,
             figures=None if sums.axis != WHOLE or figures is None else RoundingFigures.of(figures),
         )
+
+    def _find_spread(self, output: str, sums: AxisSums) -> Floats:
+        """Return the standard deviation of the parts, but no more than a multiple of what they deviate by within positions.
+
+        A grid of anchors, the same in all samples, is no movement; where that is all that differs, it counts.
+        """
+        values, movement = sums.values, self._movements[output]
+        unit = _UNIT.get(self._dtypes.get(output, ""), _UNIT_FLOAT32)
+        least = np.maximum(
+            _STILL * unit * values.largest, _NOTHING * values.largest.max(initial=0.0)
+        )
+        spread = np.where(values.deviation > least, values.deviation, 0.0)
+        if movement is None or sums.axis == _find_positions(self._sums[output]):
+            return spread
+        within = movement.measure(sums.axis, values.mean)
+        return np.where(within > least, np.minimum(spread, _WITHIN * within), spread)
+
+    def _may_be_grid(self, output: str, axis: int) -> bool:
+        """Return whether a grid may be all that differs along an axis, as each sample has a size of its own."""
+        movement = self._movements[output]
+        if movement is None or axis == _find_positions(self._sums[output]):
+            return False
+        return movement.is_alone() and not self._input_sizes.rule_out_grid(self._shapes[output])
 
 
 def _find_positions(sums: Sequence[AxisSums]) -> int | None:
@@ -126,13 +157,3 @@ def _find_positions(sums: Sequence[AxisSums]) -> int | None:
         (item for item in sums if item.axis != WHOLE), key=attrgetter("size"), reverse=True
     ) or (None,)
     return first.axis if first is not None and others else None
-
-
-def _find_spread(values: ValueSums, within: Floats, unit: float) -> Floats:
-    """Return the standard deviation of the parts, but no more than a multiple of what they deviate by within positions.
-
-    A grid of anchors, the same in all samples, is no movement; where that is all that differs, it counts.
-    """
-    least = np.maximum(_STILL * unit * values.largest, _NOTHING * values.largest.max(initial=0.0))
-    spread = np.where(values.deviation > least, values.deviation, 0.0)
-    return np.where(within > least, np.minimum(spread, _WITHIN * within), spread)

@@ -21,7 +21,8 @@ from enginewright_contract.manifest import UnjudgedParts
 from numpy.typing import NDArray
 
 from enginewright_runtime.proof.parity.axis_sums import OTHER_NAME
-from enginewright_runtime.proof.parity.own_scales import measure_scale, measure_share
+from enginewright_runtime.proof.parity.faulty_part import FaultyPart
+from enginewright_runtime.proof.parity.own_scales import NO_ERRORS, RowErrors, find_loss
 from enginewright_runtime.proof.parity.part_sums import (
     WHOLE,
     Floats,
@@ -49,67 +50,12 @@ _NAMED: Final = 20  # indices that are kept
 
 
 @dataclass(frozen=True, slots=True)
-class FaultyPart:
-    """The worst part of an output, of those that fail."""
-
-    axis: int
-    index: int
-    failing: int  # parts of the axis that fail, or samples
-    sample: str  # with the largest error, of those that are judged together
-    error: float  # RMS
-    spread: float  # or the scale of the sample
-    rounding: float  # RMS error that rounding makes
-    names: int = 0  # of a part of names: how many
-    samples: int = 0  # if samples were judged by their own scales: how many
-
-    @property
-    def severity(self) -> float:
-        """The error relative to the spread; infinite in a part that does not move."""
-        return self.error / self.spread if self.spread else float("inf")
-
-    def describe(self, allowed: Tolerance) -> str:
-        """Return text that follows the output's name."""
-        return f"differs {self._describe_place()}: {self._describe_error(allowed)}"
-
-    def _describe_place(self) -> str:
-        if self.samples:
-            return f"as a whole in {self.failing} of {self.samples} samples, each by its own scale"
-        if self.axis == WHOLE:
-            return "as a whole, over all samples"
-        more = f" and {self.failing - 1} more" if self.failing > 1 else ""
-        return f"in index {self.index} of axis {self.axis}{more}, over all samples"
-
-    def _describe_error(self, allowed: Tolerance) -> str:
-        part = allowed.part or 0.0
-        if self.names:
-            wrong, moving, lost = (
-                round(min(size, 1.0) ** 2 * self.names)
-                for size in (self.error, self.spread, self.rounding)
-            )
-            return (
-                f"{wrong} of {self.names} values are others, of which the samples move {moving};"
-                f" allowed: {100 * part**2:.3g}% of those by {allowed.label};"
-                f" rounding changes {lost if math.isfinite(self.rounding) else 'some'}"
-            )
-        moved = "its values vary by" if self.samples else "what the samples move it by"
-        share = (
-            f"{100 * self.error / self.spread:.3g}% of {moved}"
-            if self.spread
-            else "although the samples do not move it"
-        )
-        return (
-            f"RMS error {self.error:.3g}, {share}; allowed: {100 * part:.3g}% by {allowed.label};"
-            f" rounding costs {self.rounding:.3g} there"
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class _Run:
     """Errors of the parts of one output of one sample, small enough to be kept for each sample."""
 
     squares: tuple[NDArray[np.float32] | None, ...]  # by axis, sums; or None if all are 0
     counts: tuple[Floats, ...]  # by axis, values of each part
-    scale: float = 0.0  # by `own_scales`, if there are errors
+    rows: RowErrors = NO_ERRORS  # of floats
 
 
 class _Pool(NamedTuple):
@@ -134,14 +80,16 @@ class PartsJudge:
         """Take an output of a sample, of the expected shape; an earlier run of the sample is forgotten."""
         kind = dtype_of(want, dtype)
         whole = self._find_whole(output)
-        by_sample = whole is not None and np.isfinite(whole[1].own_share)
-        scale = measure_scale(want, kind) if by_sample else 0.0
+        rows = NO_ERRORS
+        if whole is not None and not whole[1].names[0]:
+            batched = all(parts.axis != 0 for parts in self._parts[output])
+            rows = RowErrors.measure(want, have, kind, batched=batched)
 
         def measure_squares(parts: AxisParts) -> Floats:
             most = np.where(parts.names, OTHER_NAME, np.inf)
             return measure_errors(want, have, parts.axis, kind, most).squares
 
-        self._keep(sample, output, want, kind, measure_squares, scale)
+        self._keep(sample, output, want, kind, measure_squares, rows)
 
     def add_equal(self, sample: str, output: str, want: Array, dtype: str | None) -> None:
         """Take an output that equals the expected one, at no cost but for the first."""
@@ -228,33 +176,29 @@ class PartsJudge:
         return parts.axis == WHOLE or whole is None or not whole[1].names[0]
 
     def _find_loss(self, output: str, allowed: Tolerance) -> FaultyPart | None:
-        """Return how an output differs in more than half of the samples, each by its own scale, which a loud one hides."""
+        """Return how an output differs in most samples, each row by its own scale, which a loud one hides."""
         whole = self._find_whole(output)
-        if whole is None or allowed.part is None or not np.isfinite(whole[1].own_share):
+        if whole is None or allowed.part is None or whole[1].names[0]:
             return None
-        number, parts = whole
-        limit = max(allowed.part, float(_find_ratios(parts)[0]) * parts.own_share)
+        parts = whole[1]
+        rounding = float(_find_ratios(parts)[0]) * parts.own_share if allowed.rounds else 0.0
+        if not math.isfinite(rounding):
+            return None
+        rows = {sample: run.rows for sample, run in self._runs.get(output, {}).items()}
         least = max(allowed.atol, allowed.zero_atol)
-        runs = self._runs.get(output, {})
-        errors = {
-            sample: math.sqrt(_find_error(run, number, 0) / max(float(run.counts[number][0]), 1.0))
-            for sample, run in runs.items()
-        }
-        shares = {
-            sample: share
-            for sample, error in errors.items()
-            if not math.isnan(
-                share := measure_share(error if error > least else 0.0, runs[sample].scale)
-            )
-        }
-        lost = {sample: share for sample, share in shares.items() if share > limit}
-        if len(shares) == 1 or 2 * len(lost) <= len(shares):
+        loss = find_loss(rows, max(allowed.part, rounding), least)
+        if loss is None:
             return None
-        worst = max(lost, key=lambda sample: lost[sample])
-        scale = runs[worst].scale
-        rounding = parts.own_share * scale
         return FaultyPart(
-            WHOLE, 0, len(lost), worst, errors[worst], scale, rounding, samples=len(shares)
+            axis=WHOLE,
+            index=0,
+            failing=loss.failing,
+            sample=loss.worst,
+            error=loss.error,
+            spread=loss.scale,
+            rounding=parts.own_share * loss.scale,
+            samples=loss.samples,
+            batched=loss.batched,
         )
 
     def _keep(
@@ -264,7 +208,7 @@ class PartsJudge:
         want: Array,
         dtype: str,
         measure: Callable[[AxisParts], Floats | None],
-        scale: float = 0.0,
+        rows: RowErrors = NO_ERRORS,
     ) -> None:
         parts = self._parts.get(output, ())
         # the sizes of naming axes do not differ between samples
@@ -275,7 +219,7 @@ class PartsJudge:
             key = output, sample
             if key not in self._counts:
                 self._counts[key] = tuple(count_values(want, part.axis, dtype) for part in parts)
-            self._runs.setdefault(output, {})[sample] = _Run(kept, self._counts[key], scale)
+            self._runs.setdefault(output, {})[sample] = _Run(kept, self._counts[key], rows)
 
     def _pool(self, output: str) -> Iterator[_Pool]:
         """Yield the axes that have parts, with the RMS error of each part over the samples."""
@@ -341,5 +285,6 @@ def _is_unjudged(pool: _Pool, allowed: Tolerance, size: float) -> NDArray[np.boo
     parts, errors = pool.parts, pool.errors
     if allowed.part is None:
         return np.zeros(len(errors), np.bool_)
-    agrees = (parts.spread > 0) & (errors <= allowed.part * _SLACK * parts.spread)
+    shown = (parts.spread > 0) & ~parts.bound
+    agrees = shown & (errors <= allowed.part * _SLACK * parts.spread)
     return ~agrees & ~_fails(pool, allowed, size)

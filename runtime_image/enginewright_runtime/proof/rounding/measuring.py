@@ -142,7 +142,7 @@ def _write(
                     f"output {name!r} of sample {sample!r} {why}"
                     for name, why in _find_strange(axes, arrays, emulated, dtypes).items()
                 ]
-        builder.add(arrays, emulated)
+        builder.add(arrays, emulated, inputs.get(sample))
     write_parts(folder / PARTS, builder.build())
     return causes[0] if causes else None
 
