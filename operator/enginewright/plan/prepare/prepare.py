@@ -235,7 +235,9 @@ def _find_failed_builds(
     facts: Facts, target: Target, key: str, jobs: PrepareJobs
 ) -> tuple[InferenceEngine, ...]:
     classes = {device_class.metadata.name for device_class in target.classes}
-    return store_losses.builds_without_model(facts.engines, key, classes, jobs.find_publication())
+    return store_losses.builds_without_model(
+        facts.find_built_from(key), classes, jobs.find_publication()
+    )
 
 
 def _start(
