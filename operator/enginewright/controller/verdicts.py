@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any, Final
 
 from enginewright_contract.base import first_problem
+from enginewright_contract.keys import sha256_text
 from enginewright_contract.report import Progress
 from enginewright_contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS, Verdict
 from prometheus_client import CollectorRegistry, Counter
@@ -65,11 +66,18 @@ class _Pod:
     failures: int = 0  # consecutive failed polls
     failure_logged: bool = False
     body: bytes | None = None  # the last valid response
-    canonical: str = ""  # the same as canonical JSON
-    verdict: Verdict | None = None
+    canonical: str = ""  # hash of the same as canonical JSON
+    is_releasable: bool = False  # by its verdict
     progress: Progress | None = None
     silent: bool = False  # whether it has not responded for `SILENCE` seconds
     marked_until: float = 0.0  # from its annotation, in seconds since 1970
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Return its verdict, if it is known; parsed again each time, as it takes ten times the memory of its JSON."""
+        if self.body is None or self.target.kind != "verdict":
+            return None
+        return _shorten(Verdict.model_validate_json(self.body))
 
 
 def poll_counter(registry: CollectorRegistry) -> Counter:
@@ -132,7 +140,7 @@ class VerdictPoller:
     def verdicts_of(self, pods: Iterable[PodView]) -> dict[str, Verdict]:
         """Return the known verdicts of `pods` by pod name."""
         polled = ((pod.name, self._pods.get(pod.uid)) for pod in pods)
-        return {name: pod.verdict for name, pod in polled if pod and pod.verdict}
+        return {name: said for name, pod in polled if pod and (said := pod.verdict)}
 
     def silent(self, pods: Iterable[PodView]) -> frozenset[str]:
         """Return the names of those of `pods` that have not responded for `SILENCE` seconds."""
@@ -259,7 +267,7 @@ class VerdictPoller:
             self._notify(pod)
 
     def _expire(self, pod: _Pod, now: float) -> None:
-        pod.body, pod.canonical, pod.verdict, pod.progress = None, "", None, None
+        pod.body, pod.canonical, pod.progress, pod.is_releasable = None, "", None, False
         pod.changed = now
         self._notify(pod)
 
@@ -282,7 +290,7 @@ class VerdictPoller:
         address, kind = pod.target.address, pod.target.kind
         released = self._may_become_unready(uid, pod)
         # else what an earlier operator process decided expires by itself
-        if pod.verdict is not None:
+        if pod.body is not None and kind == "verdict":
             await self._mark(pod, released=released)
         result = "ok"
         try:
@@ -328,14 +336,14 @@ class VerdictPoller:
 
     @staticmethod
     def _read(pod: _Pod, body: bytes) -> str:
-        """Read a response into `pod`; returns it in a form that equals itself, unlike NaN."""
+        """Read a response, a progress into `pod`; returns a hash of its canonical form, which equals itself, unlike NaN."""
         try:
             if pod.target.kind == "progress":
                 progress = Progress.model_validate_json(body)
                 pod.progress = progress.model_copy(
                     update={"percent": min(max(progress.percent, 0), 100)}
                 )
-                return pod.progress.to_json()
+                return sha256_text(pod.progress.to_json())
             verdict = _shorten(Verdict.model_validate_json(body))
         except ValidationError as error:
             raise BadAnswer(f"not a {pod.target.kind}: {first_problem(error)}") from None
@@ -344,8 +352,8 @@ class VerdictPoller:
                 f"the verdict is for model {verdict.model[:63]}, revision {verdict.revision[:63]},"
                 " so another pod answered"
             )
-        pod.verdict = verdict
-        return verdict.to_json()
+        pod.is_releasable = may_be_released(verdict)
+        return sha256_text(verdict.to_json())
 
     @staticmethod
     def _on_failure(pod: _Pod, why: str, *, log: bool) -> None:
@@ -406,8 +414,7 @@ class VerdictPoller:
             del self._released[key]
 
     def _may_become_unready(self, uid: str, pod: _Pod) -> bool:
-        verdict = pod.verdict
-        if not verdict or not may_be_released(verdict):
+        if not pod.is_releasable:
             self._withdraw_release(uid, pod)
             return False
         key = model_key(pod.view)
