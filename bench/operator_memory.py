@@ -36,7 +36,7 @@ REVISIONS: Final = 6
 REPLICAS: Final = 3
 NAMESPACES: Final = 20
 # what Kubernetes adds to each object, which is listed and not kept
-MANAGED: Final = [
+MANAGED: Final[list[Any]] = [
     {
         "manager": manager,
         "operation": "Apply",
@@ -50,9 +50,8 @@ MANAGED: Final = [
 
 def make_objects() -> dict[str, list[str]]:
     """Return one model's objects by kind, as JSON with places for its name and for hashes."""
-    # only here: what plays the cluster is no part of the operator's process
-    from tests.support.many_models import ManyModels  # noqa: PLC0415
-    from tests.support.plan_objects import KINDS, publish_model  # noqa: PLC0415
+    from tests.support.many_models import ManyModels  # noqa: PLC0415 - no part of the operator's process
+    from tests.support.plan_objects import KINDS, publish_model  # noqa: PLC0415 - likewise
 
     world = ManyModels()
     for number in range(REVISIONS):
