@@ -17,7 +17,7 @@ PYTHON_SOURCES := operator runtime_image tests hack
 # bytecode is cached: thousands of processes import the same modules
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all programs images unit integration apiserver e2e lint bench bench-serving bench-truth bench-verdicts format crds docs site dashboards venv clean
+.PHONY: help demo test test-all programs images unit integration apiserver e2e lint bench bench-scale bench-serving bench-truth bench-verdicts format crds docs site dashboards venv clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
@@ -61,7 +61,7 @@ e2e: venv programs images ## Run the tests on a complete cluster with the chart 
 lint: venv programs ## Check style, types, imports, shell scripts, the chart and generated files
 	nice hack/lint
 
-bench: bench-serving bench-truth bench-verdicts ## Measure the cost of serving, verification, preparation and preflight, as ratios within one run, the power of the proof of outputs, and verdicts on real models
+bench: bench-serving bench-truth bench-verdicts bench-scale ## Measure the cost of serving, the control plane, verification, preparation and preflight, as ratios within one run, the power of the proof of outputs, and verdicts on real models
 	$(RUN)/python bench/sidecar/bench.py
 	$(RUN)/python bench/sidecar/latency.py
 	$(RUN)/python bench/pipeline/bench.py
@@ -70,6 +70,9 @@ bench: bench-serving bench-truth bench-verdicts ## Measure the cost of serving, 
 
 bench-serving: venv ## Measure the cost of serving beside other model servers: 30 min; OPTIONS=--quick, '--soak 10', '--runs 2', --hostile
 	$(RUN)/python -m bench.serving $(OPTIONS)
+
+bench-scale: venv ## Measure what the control plane costs at thousands of models, on a cluster of simulated nodes: 40 min; OPTIONS='--models 100 --new'
+	$(RUN)/python -m bench.scale $(OPTIONS)
 
 bench-truth: venv ## Measure which lies about outputs the proof finds, beside other comparators: 15 min; OPTIONS=--quick, '--models nudenet'
 	$(RUN)/python -m bench.truth $(OPTIONS)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.environments import AbsentError
+from bench.machine import processor_name
 from bench.serving import (
     cases,
     cores,
@@ -171,19 +172,12 @@ def _about(options: argparse.Namespace) -> dict[str, Any]:
     versions["onnxruntime"] = environments.read_locked_version("kserve", "onnxruntime")
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "cpu": _cpu_model(),
+        "cpu": processor_name(),
         "cores": len(cores.find_cores()),
         "network": isolation.network(),
         "window_seconds": options.seconds,
         "versions": versions,
     }
-
-
-def _cpu_model() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    fields = dict(line.split(":", 1) for line in reversed(lines) if ":" in line)
-    names = {key.strip(): value.strip() for key, value in fields.items()}
-    return f"{names.get('model name', '?')}, family {names.get('cpu family', '?')}, model {names.get('model', '?')}"
 
 
 def _h2load_version() -> str:

@@ -29,6 +29,8 @@ _PHOTOS: Final = (
 )  # fmt: skip
 
 
+_NAKDIMON: Final = "hebrew/nakdimon.onnx"
+BEST: Final = "best"  # an output of a masked model
 _FOLLOWING: Final = 5  # pieces of a recording about which a voice detector decides from its state
 
 
@@ -349,10 +351,74 @@ def _hebrew(_: Path) -> Case:
             np.stack([array[0].argmax(-1) for array in outputs.values()]) for outputs in samples
         ]
 
-    model = _find("hebrew/nakdimon.onnx")
+    model = _find(_NAKDIMON)
     return Case(
         "hebrew", "token tags", "piper nakdimon", model, feeds, decode, tasks.compare_labels
     )
+
+
+def _hebrew_padded(folder: Path) -> Case:
+    """Return a model of sentences in pairs, padded, whose outputs are masked where padding is."""
+    sentences = inputs.spell_hebrew(4, 16)
+    pairs = [*zip(sentences, sentences[2:] + sentences[:2], strict=True)]
+    feeds = [{"input_1": _pad(pair, round(1.5 * max(map(len, pair))))} for pair in pairs]
+
+    def decode(samples: Sequence[Outputs]) -> list[Any]:
+        return [
+            array[row, : len(sentence)].argmax(-1)
+            for outputs, pair in zip(samples, pairs, strict=True)
+            for name, array in outputs.items()
+            if name != BEST
+            for row, sentence in enumerate(pair)
+        ]
+
+    path = folder / "nakdimon-masked.onnx"
+    onnx.save(mask_padding(onnx.load(_find(_NAKDIMON))), path)
+    return Case(
+        "hebrew-padded", "token tags, masked", "piper nakdimon + masks", path, feeds, decode,
+        tasks.compare_labels,
+    )  # fmt: skip
+
+
+def _pad(rows: Sequence[Sequence[int]], length: int) -> Array:
+    return np.array([[*row, *[0] * (length - len(row))] for row in rows], np.float32)
+
+
+def mask_padding(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model of letters whose outputs are no scores where its input is 0, each as another framework writes that.
+
+    A further output is the best score of each letter.
+    """
+    graph = model.graph
+    (letters,) = [item.name for item in graph.input]
+    scores = [output.name for output in graph.output]
+    numbers = {"zero": 0.0, "least": float(np.finfo(np.float32).min), "small": -1e4, "third": -1e9}
+    for name, number in numbers.items():
+        graph.initializer.append(
+            helper.make_tensor(f"mask/{name}", TensorProto.FLOAT, [], [number])
+        )
+    graph.initializer.append(helper.make_tensor("mask/axis", TensorProto.INT64, [1], [-1]))
+    for node in graph.node:
+        for place, output in enumerate(node.output):
+            if output in scores:
+                node.output[place] = f"mask/{output}"
+    first, second, third = scores
+    steps: list[tuple[str, list[str], str, dict[str, Any]]] = [
+        ("Equal", [letters, "mask/zero"], "mask/row", {}),
+        ("Unsqueeze", ["mask/row", "mask/axis"], "mask/is_padding", {}),
+        ("Where", ["mask/is_padding", "mask/least", f"mask/{first}"], first, {}),
+        ("Cast", ["mask/is_padding"], "mask/number", {"to": TensorProto.FLOAT}),
+        ("Mul", ["mask/number", "mask/small"], "mask/added", {}),
+        ("Add", [f"mask/{second}", "mask/added"], second, {}),
+        ("Where", ["mask/is_padding", "mask/third", f"mask/{third}"], third, {}),
+        ("ReduceMax", [first], BEST, {"axes": [-1], "keepdims": 0}),
+    ]
+    for operator, read, made, attributes in steps:
+        graph.node.append(
+            helper.make_node(operator, read, [made], name=f"{made}/node", **attributes)
+        )
+    graph.output.append(helper.make_tensor_value_info(BEST, TensorProto.FLOAT, ["rows", "letters"]))
+    return model
 
 
 def _voice(_: Path) -> Case:
@@ -451,5 +517,6 @@ CASES: Final[dict[str, Callable[[Path], Case]]] = {
     "voice-states": _voice_states,
     "arabic": _arabic,
     "hebrew": _hebrew,
+    "hebrew-padded": _hebrew_padded,
 }
 QUICK: Final = ("direction", "nudenet", "sentences")

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Arrays = Sequence[Array]  # one output, by sample
+_MASKED: Final = -9000.0
 WHOLE: Final = -1  # the axis of a lie about an output that has no axis that names things
 
 
 @dataclass(frozen=True)
 class Lie:
-    """A wrong output: what is wrong about one slice, an index along an axis, in all samples."""
+    """A wrong output: what is wrong about one slice, an index along an axis, in all samples, where no mask covers it."""
 
     kind: str
     output: str
@@ -43,10 +44,12 @@ def tell(lie: Lie, right: Arrays) -> list[Array] | None:
         return _swap(lie, wrong, slices)
     values = np.concatenate([item.reshape(-1) for item in slices]).astype(np.float64)
     shapes = {item.shape for item in slices}
-    if lie.kind == OTHER_SAMPLE and (len(slices) < 2 or len(shapes) > 1):
+    shown = _find_shown(values)
+    if lie.kind == OTHER_SAMPLE and (len(slices) < 2 or len(shapes) > 1 or not shown.all()):
         return None
     rng = np.random.default_rng([lie.axis + 1, lie.index, tuple(KINDS).index(lie.kind)])
-    changed = KINDS[lie.kind](values, rng, len(slices))
+    changed = values
+    changed[shown] = KINDS[lie.kind](values[shown], rng, len(slices))
     pieces = np.split(changed, np.cumsum([item.size for item in slices])[:-1])
     for item, piece in zip(slices, pieces, strict=True):
         item[...] = piece.reshape(item.shape)
@@ -60,8 +63,8 @@ def measure(right: Arrays, wrong: Arrays, axis: int, index: int) -> float:
     first, second = (pool(arrays, axis, index) for arrays in (right, wrong))
     if not np.array_equal(np.isfinite(first), np.isfinite(second)):
         return float("inf")
-    finite = np.isfinite(first)
-    first, second = first[finite], second[finite]
+    shown = np.isfinite(first) & (_find_shown(first) | _find_shown(second))
+    first, second = first[shown], second[shown]
     error = float(np.sqrt(np.mean(np.square(second - first)))) if first.size else 0.0
     spread = float(first.std()) if first.size else 0.0
     return error / spread if spread else float("inf")
@@ -72,6 +75,11 @@ def pool(arrays: Arrays, axis: int, index: int) -> Floats:
     return np.concatenate(
         [_take(array, axis, index).reshape(-1).astype(np.float64) for array in arrays]
     )
+
+
+def _find_shown(values: Floats) -> NDArray[np.bool_]:
+    """Return which values no mask covers, of real models: none has a score below its number."""
+    return ~(values < _MASKED)
 
 
 def _take(array: Array, axis: int, index: int) -> Array:
@@ -148,6 +156,7 @@ KINDS: Final[dict[str, Callable[[Floats, np.random.Generator, int], Floats]]] = 
     "noise 5%": _add_noise(0.05),
     "noise 20%": _add_noise(0.2),
     NAN: _put_nan,
+    "unrelated": lambda values, rng, _: rng.normal(values.mean(), values.std(), values.size),
 }
 # once for an output: these change all slices of an axis
 ONCE: Final = (ROLLED, ROWS_MISSING)

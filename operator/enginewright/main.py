@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, Final, cast
 
 import kopf
+from typing_extensions import override
 
 from enginewright.controller.app import OperatorApplication
 from enginewright.controller.informer import Watch
@@ -150,8 +151,28 @@ async def _login(**_kwargs: Any) -> kopf.ConnectionInfo:  # noqa: ANN401 - kopf'
     )
 
 
+class _NoDifferences(kopf.AnnotationsDiffBaseStorage):
+    """Keeps nothing of objects: kopf copies each of them several times, for handlers that we do not have."""
+
+    @override
+    def fetch(self, **_kwargs: Any) -> None:
+        return None
+
+    @override
+    def build(self, **_kwargs: Any) -> kopf.BodyEssence:
+        return cast("kopf.BodyEssence", {})
+
+
+class _NoProgress(kopf.AnnotationsProgressStorage):
+    @override
+    def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
+        return essence
+
+
 def _settings(watched: tuple[Watch, ...]) -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
+    settings.persistence.diffbase_storage = _NoDifferences()
+    settings.persistence.progress_storage = _NoProgress()
     settings.scanning.disabled = True  # kinds and namespaces are fixed: less RBAC, no CRD watch
     settings.peering.standalone = True  # no peering CRD
     settings.posting.enabled = False  # our recorder writes Events

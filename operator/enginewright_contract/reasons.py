@@ -42,6 +42,7 @@ class Repeats(Enum):
     AGAIN = "in the same place; on another node, perhaps not"
     PERHAPS = "no Job is retried, but the machine may have been busy"
     MOSTLY = "retries rarely succeed unless something is changed"
+    UNTIL_ROOM = "retries succeed once the cluster has room, which no field of the spec gives it"
     NO = "retries succeed once the cause is gone"
 
 
@@ -358,8 +359,8 @@ class Reason(StrEnum):
     )
     STORAGE_FULL = Row(
         "StorageFull",  # of the store's volume, or of the node's disk
-        Facets(Fault.STORE, Repeats.MOSTLY, placement=False, other_backend=False),
-        "enlarge the store's PersistentVolumeClaim or delete unneeded artefacts from it; for a pod's folder, give the node more ephemeral storage, or the pod a higher limit for it",
+        Facets(Fault.STORE, Repeats.UNTIL_ROOM, placement=False, other_backend=False),
+        "enlarge the store's PersistentVolumeClaim or delete unneeded artefacts from it; for a pod's folder, give the node more ephemeral storage, or the pod a higher limit for it; Jobs are tried again by themselves",
     )
     OUT_OF_MEMORY = Row(
         "OutOfMemory",
@@ -383,7 +384,7 @@ class Reason(StrEnum):
     )
     EVICTED = Row(
         "Evicted",  # by the kubelet, which lacked disk or memory, or found a limit exceeded
-        Facets(Fault.NODE, Repeats.MOSTLY, placement=False, other_backend=False),
+        Facets(Fault.NODE, Repeats.UNTIL_ROOM, placement=False, other_backend=False),
         "raise spec.build.resources.requests and limits for ephemeral-storage or memory, whichever is named, so that a node with enough is chosen",
     )
     INTERNAL_ERROR = Row(
@@ -395,7 +396,8 @@ class Reason(StrEnum):
     @property
     def lacks_resources(self) -> bool:
         """Return whether memory or disk ran out, which says nothing about the model."""
-        return self.facets.repeats is Repeats.MOSTLY and self.facets.fault is not Fault.PRODUCT
+        is_lack = self.facets.repeats in (Repeats.MOSTLY, Repeats.UNTIL_ROOM)
+        return is_lack and self.facets.fault is not Fault.PRODUCT
 
 
 # Why a live server cannot run the model, the most specific reason first

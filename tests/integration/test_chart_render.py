@@ -12,6 +12,7 @@ import pytest
 import yaml
 from enginewright.controller.settings import load_settings
 from enginewright.manifests.artifact_images import ImageRepository
+from enginewright.manifests.placement import WITHOUT_MESH
 from enginewright.manifests.store_access import StoreBucket
 from enginewright.plan.types import CollectionConfig, FleetConfig
 from enginewright_contract import images as contract_images
@@ -361,7 +362,8 @@ EVERY_VARIANT = {variant: f"{variant}:1" for variant in set(contract_images.VARI
             ImageRepository("registry.example.com/team/images", "p"),
         ),
         ({"jobs": JOBS}, "config.jobs.node_selector", JOBS["nodeSelector"]),
-        ({"jobs": JOBS}, "config.jobs.labels", JOBS["labels"]),
+        ({"jobs": JOBS}, "config.jobs.labels", {**WITHOUT_MESH.labels, **JOBS["labels"]}),
+        ({"jobs": {**JOBS, "meshInjection": True}}, "config.jobs.labels", JOBS["labels"]),
         ({"jobs": JOBS}, "config.jobs.priority_class_name", "enginewright-jobs"),
     ],
 )

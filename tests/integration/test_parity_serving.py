@@ -18,7 +18,7 @@ from enginewright_runtime.session.signature import read_signature
 from enginewright_serving.server.observe.buckets import ComputeBuckets
 from enginewright_serving.server.startup.proofs import StartupProver
 from enginewright_serving.sidecar.client import Client, ServerResponse
-from enginewright_serving.sidecar.golden import GoldenProbe
+from enginewright_serving.sidecar.golden import GoldenProbe, ProbeResult
 from enginewright_serving.sidecar.inferences import Inferences
 from enginewright_serving.sidecar.samples import GoldenSamples
 from onnx import ModelProto, numpy_helper
@@ -116,6 +116,29 @@ def test_a_flipped_class_is_found(tmp_path: Path) -> None:
     assert "same top class" in str(probe._differs("y", golden, golden + flip))
 
 
+# fault: Outputs | a masked output has another model's values where no mask covers them | every comparison |
+#   first golden inference
+@pytest.mark.parametrize("precision", [None, "FP16", "INT8"])
+def test_other_values_beside_a_mask_are_found(precision: str | None, tmp_path: Path) -> None:
+    least = np.float32(np.finfo(np.float32).min)
+    golden = np.concatenate((X[:, :4], np.full((1, 4), least)), 1)
+    reverse = broken.parse_text(
+        "(float[1, 8] x) => (float[1, 8] y) { y = Gather <axis = 1> (x, order) }",
+        numpy_helper.from_array(np.array([3, 2, 1, 0, 4, 5, 6, 7]), "order"),
+    )
+    samples = [GoldenSample("a", {"x": golden}, {"y": golden})]
+    stored = manifest(precision)
+    with pytest.raises(StageFailure, match="output 'y' of golden sample 'a'"):
+        prover(reverse).prove(samples, stored, lambda _: None)
+    write_golden(tmp_path, {"x": golden}, {"y": golden})
+    client: Any = Answering(y=golden[:, [3, 2, 1, 0, 4, 5, 6, 7]])
+    assert probe_once(client, stored, tmp_path).wrong
+    client = Answering(y=np.maximum(golden, np.float32(-65504)))  # as FP16 has it
+    result = probe_once(client, stored, tmp_path)
+    assert not result.wrong
+    assert result.error == 0
+
+
 class Answering:
     """A server that always answers alike."""
 
@@ -137,6 +160,13 @@ class Answering:
 # fault: Outputs | another shape from the server where an output varies | check `golden` | one request
 # fault: Outputs | another distribution from the server of another model | check `golden`: never
 #   admitted | first golden inference
+def probe_once(client: Any, stored: Manifest, folder: Path) -> ProbeResult:
+    inferences = Inferences(client, "m", 1.0)
+    inferences.binary = False
+    probe = GoldenProbe(inferences, GoldenSamples(folder, stored), stored)
+    return asyncio.run(probe.run("a", 0.0))
+
+
 def test_a_wrong_form_ends_the_requests_for_a_distribution_and_another_one_is_refused(
     tmp_path: Path,
 ) -> None:
@@ -155,16 +185,10 @@ def test_a_wrong_form_ends_the_requests_for_a_distribution_and_another_one_is_re
         }
     )
     client: Any = Answering(y=X[0][:3], z=X[0])
-    inferences = Inferences(client, "m", 1.0)
-    inferences.binary = False
-    probe = GoldenProbe(inferences, GoldenSamples(tmp_path, stored), stored)
-    result = asyncio.run(probe.run("a", 0.0))
+    result = probe_once(client, stored, tmp_path)
     assert "output 'y' of golden sample 'a'" in str(result.wrong)
     assert client.requests == 1
     client = Answering(y=X[0], z=X[0])
-    inferences = Inferences(client, "m", 1.0)
-    inferences.binary = False
-    probe = GoldenProbe(inferences, GoldenSamples(tmp_path, stored), stored)
-    wrong = str(asyncio.run(probe.run("a", 0.0)).wrong)
+    wrong = str(probe_once(client, stored, tmp_path).wrong)
     assert "output 'z' of golden sample 'a' has another distribution than the source's" in wrong
     assert client.requests > 1

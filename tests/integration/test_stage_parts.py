@@ -206,6 +206,36 @@ def judge(folder: Path, model: ModelProto, place: Workplace) -> Any:
     return run_judged(run)
 
 
+def make_span(scores: Array) -> ModelProto:
+    """Return the score of each position of x [n, s, 32], and the least number where `mask` is false."""
+    return parse_text(
+        f"""(float["n", "s", {WIDTH}] x, bool["n", "s"] mask) => (float["n", "s"] y) {{
+        ["fc"] h = MatMul(x, w) ["relu"] r = Relu(h) ["head"] m = MatMul(r, v)
+        q = Squeeze(m, last) y = Where(mask, q, least) }}""",
+        weight("w", random(WIDTH, WIDTH, seed=1, scale=0.3)),
+        weight("v", scores),
+        weight("least", np.array(np.finfo(np.float32).min)),
+        onnx.numpy_helper.from_array(np.array([-1]), "last"),
+    )
+
+
+def test_engine_with_other_scores_beside_a_mask_is_refused(place: Workplace) -> None:
+    # fault: a masked output has another model's values where no mask covers them
+    arrays: dict[str, Any] = {}
+    for index, size in enumerate((20, 30, 40)):
+        arrays[f"s{index}/x"] = random(2, size, WIDTH, seed=index)
+        arrays[f"s{index}/mask"] = np.tile(np.arange(size) < size // 2, (2, 1))
+    np.savez(place.root / "samples/golden.npz", **arrays)
+    model = make_span(random(WIDTH, 1, seed=2))
+    task = place.task(place.put("model.onnx", model), samples_uri="pvc://data/golden.npz")
+    place.complete(task)
+    folder = place.root / "work" / GOLDEN_FOLDER
+    assert judge(folder, model, place).failed is None
+    failed = judge(folder, make_span(random(WIDTH, 1, seed=3)), place).failed
+    assert failed is not None
+    assert "of its elements" in failed.description
+
+
 def test_what_a_canary_reads_of_the_stable_artefact_has_the_parts(
     place: Workplace, tmp_path: Path
 ) -> None:

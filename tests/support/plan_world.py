@@ -290,6 +290,7 @@ class World(Simulation):
         jobs = self._jobs_of(engine)
         names = {job.name for job in jobs}
         read = InferenceEngine.model_validate(engine)
+        claim = self.find("PersistentVolumeClaim", self.config.store.claim)
         return BuildFacts(
             engine=read,
             config=self.config,
@@ -309,6 +310,7 @@ class World(Simulation):
             ),
             users=users_of(read, self._uses()),
             prepared=self._get_prepared(read),
+            store=self.config.store.describe(NAMESPACE, claim_view(claim) if claim else None),
         )
 
     def _find_refusals(self, jobs: Iterable[JobView]) -> dict[str, str]:
@@ -514,6 +516,12 @@ class World(Simulation):
         self.config = replace(self.config, images={**self.config.images, variant: image})
         if like:
             self.images = {**self.images, image: like}
+        return self.settle()
+
+    def claim_has(self, capacity: str) -> Self:
+        """Have the volume of the store's claim be that large."""
+        claim = self.get("PersistentVolumeClaim", self.config.store.claim)
+        self.set_status(claim, {"phase": "Bound", "capacity": {"storage": capacity}})
         return self.settle()
 
     # what comes of engines

@@ -16,7 +16,7 @@ SERVER: Final = {
     "device_lost_seconds": "server.observe.health:_DEVICE_LOST_SECONDS",
     "drain_linger": "server.endpoints:_LINGER_SECONDS",
     "drain_seconds": "server.endpoints:_DRAIN_SECONDS",
-    "loop_pause_seconds": "server.inference.turns:_LEAST_PAUSE_SECONDS",
+    "loop_pause_seconds": "server.inference.turns:_PAUSE_SECONDS",
     "loop_run_seconds": "server.startup.batch_proof:_TURN_SECONDS",
     "retest_seconds": "server.observe.health:_RETEST_SECONDS",
     "run_seconds": "server.api.serving:_LONG_SECONDS",

@@ -36,6 +36,7 @@ NO_DEVICE: Final = "0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 no
 PROGRESS_DEADLINE: Final = timedelta(minutes=10)
 PERMANENT: Final = [item for item in Reason if exit_code(item) is ExitCode.PERMANENT]
 RARELY_PASSING: Final = [item for item in Reason if item.facets.repeats is Repeats.MOSTLY]
+LACKING_ROOM: Final = [item for item in Reason if item.facets.repeats is Repeats.UNTIL_ROOM]
 PASSING: Final = [item for item in Reason if item.facets.repeats is Repeats.NO]
 
 _FAILING_STAGE: Final = {"prepare": "validate", "engine": "build", "engine-lookup": "lookup"}
@@ -57,6 +58,7 @@ class Simulation(abc.ABC):
         self.verdicts: dict[str, Verdict] = {}  # by pod
         self.progress: dict[str, Progress] = {}  # by Job
         self.measurements: dict[str, Measurements | None] = {}  # by pod
+        self.proxy = ""  # container that a mesh adds to Jobs' pods and that never ends; empty: none
 
     def clock(self) -> datetime:
         """Return the present; a copy of the simulation has its own, as it would not with a lambda."""
@@ -161,7 +163,8 @@ class Simulation(abc.ABC):
         if placed:
             since = pod_view(pod).scheduled_at or timestamp(self.now)
             status = {"conditions": [has_node(since)], **status}
-        return self.set_status(pod, {"phase": "Pending", **status})
+        status = {"phase": "Pending", **status}
+        return self.set_status(pod, beside_proxy(status, self.proxy) if self.proxy else status)
 
     def job_pod_becomes(self, *, of: str = "", placed: bool = True, **status: Any) -> Self:
         self.job_pod(of=of, placed=placed, **status)
@@ -174,10 +177,11 @@ class Simulation(abc.ABC):
         return self.job_pod_becomes(of=of, **statuses(self.stages(of), stage))
 
     def job_reports(self, report: StageReport, of: str = "") -> Self:
-        """Complete the running Job, with the report of its last stage."""
+        """Have a stage of the running Job be its last one and report, which completes the Job unless a proxy runs on."""
         last = report_end(report.stage, message=report.termination_message())
-        self.job_pod(of=of, phase="Succeeded", **statuses(self.stages(of), report.stage, last))
-        return self.job_ends("Complete", of)
+        ended = statuses(self.stages(of), report.stage, last)
+        pod = self.job_pod(of=of, phase="Succeeded", **ended)
+        return self.job_ends("Complete", of) if pod_view(pod).finished else self.settle()
 
     def job_succeeds(self, result: Published | None = None, of: str = "") -> Self:
         """End the running prepare Job well."""
@@ -210,7 +214,9 @@ class Simulation(abc.ABC):
         """End the running Job for a reason that a stage reports."""
         name = self.job(of)["metadata"]["name"]
         self.pod_fails(reason, stage, message, name)
-        if self.find("Job", name):
+        if self.find("Job", name) and any(
+            pod_view(pod).finished for pod in self.pods_of(JOB_NAME, name)
+        ):
             self.job_ends("Failed", name, reason="PodFailurePolicy")
         return self
 
@@ -624,6 +630,23 @@ def statuses(stages: Sequence[str], stage: str, last: Json | None = None) -> Jso
     waiting = {"waiting": {"reason": "PodInitializing"}}
     every += [{"name": after, "state": waiting} for after in stages[position + 1 :]]
     return {"initContainerStatuses": every[:-1], "containerStatuses": every[-1:]}
+
+
+def beside_proxy(status: Json, proxy: str) -> Json:
+    """Return the status of a Job's pod in which a proxy is a container beside the last stage.
+
+    It starts with that, runs on after it, and is killed where the kubelet ends the pod for its time.
+    """
+    last = status.get("containerStatuses") or []
+    began = any("waiting" not in item["state"] for item in last)
+    state: Json = {"running": {}} if began else {"waiting": {"reason": "PodInitializing"}}
+    phase = status["phase"]
+    if status.get("reason") == "DeadlineExceeded" and began:
+        state = {"terminated": {"exitCode": 137, "reason": "Error"}}
+    elif began and phase in ("Succeeded", "Failed"):
+        phase = "Running"
+    own = {"name": proxy, "ready": began, "state": state}
+    return {**status, "phase": phase, "containerStatuses": [own, *last]}
 
 
 def _has_ended(job: Mapping[str, Any]) -> bool:

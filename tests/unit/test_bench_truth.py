@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from bench.truth import judging, lies, results, tasks
-from bench.truth.cases import CASES, QUICK, suppress_inside
+from bench.truth.cases import BEST, CASES, QUICK, mask_padding, suppress_inside
 from bench.truth.comparators import (
     ALLCLOSE,
     OLIVE,
@@ -356,6 +356,43 @@ def test_suppression_is_appended_to_a_head() -> None:
     made = suppress_inside(model)
     onnx.checker.check_model(made, full_check=True)
     assert [output.name for output in made.graph.output] == ["dets"]
+
+
+def test_masks_are_appended_to_scores() -> None:
+    letters = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "s"])
+    names = ("a", "b", "c")
+    scores = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", "s", 5]) for name in names
+    ]
+    nodes = [helper.make_node("OneHot", ["x", "depth", "ends"], [name]) for name in names]
+    weights = [
+        helper.make_tensor("depth", TensorProto.INT64, [], [5]),
+        helper.make_tensor("ends", TensorProto.FLOAT, [2], [0.0, 1.0]),
+    ]
+    graph = helper.make_graph(nodes, "g", [letters], scores, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=9)
+    made = mask_padding(model)
+    onnx.checker.check_model(made, full_check=True)
+    assert [output.name for output in made.graph.output] == [*names, BEST]
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_lie_leaves_what_a_mask_covers(kind: str) -> None:
+    right = outputs()
+    for array in right:
+        array[:, 20:] = np.finfo(np.float32).min
+    told = lie(kind)
+    wrong = tell(told, right)
+    if kind == "another sample's":  # of which others may be masked
+        assert wrong is None
+        return
+    assert wrong is not None
+    for one, other in zip(right, wrong, strict=True):
+        np.testing.assert_array_equal(one[:, 20:], other[:, 20:])
+    size = measure(right, wrong, told.axis, told.index)
+    of_right, of_wrong = ([array[:, :20] for array in arrays] for arrays in (right, wrong))
+    assert size == measure(of_right, of_wrong, told.axis, told.index)
+    assert size > 0.005
 
 
 def test_slices_without_movement_are_not_lied_about() -> None:

@@ -64,6 +64,7 @@ def around(world: World, *, exists: bool) -> ClusterState:
             "imagePullPolicy": config.image_pull_policy,
             "imagePullSecrets": list(config.image_pull_secrets),
             "store": {"claim": store.claim, "size": store.size, "accessMode": store.access_mode},
+            "jobs": {"meshInjection": True},  # as in the world
         },
         images=world.images,
         objects=tuple(objects),

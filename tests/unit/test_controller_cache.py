@@ -278,6 +278,16 @@ def test_a_child_that_changes_hands_wakes_both(routed: Routed) -> None:
     assert sorted(routed.models) == ["ns/m", "ns/n"]
 
 
+def test_a_claim_that_grows_wakes_what_may_wait_for_room(routed: Routed) -> None:
+    routed.see(INFERENCE_ENGINES, obj("e", 4, uid="e", metadata={"namespace": "ns"}))
+    routed.see(CLAIMS, obj("store", 5, uid="c", metadata={"namespace": "ns"}))
+    routed.forget()
+    grown = {"capacity": {"storage": "40Gi"}}
+    routed.see(CLAIMS, obj("store", 6, uid="c", metadata={"namespace": "ns"}, status=grown))
+    assert routed.find_woken()["engines"] == ["ns/e"]
+    assert "ns/m" in routed.find_woken()["models"]
+
+
 def test_a_namespace_is_collected_once_it_has_a_store(routed: Routed) -> None:
     routed.see(CLAIMS, obj("store", 5, uid="c", metadata={"namespace": "new"}))
     routed.see(CLAIMS, obj("store", 6, uid="c", metadata={"namespace": "new"}, spec={"a": 1}))

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from enginewright.api.pods import DEFAULT_JOB_TEMPLATE
 from enginewright.controller.settings import BadSettings, OperatorSettings, load_settings
 from enginewright.manifests.store_access import StoreBucket
 from enginewright.plan.types import CollectionConfig, FleetConfig, JobLimits
@@ -78,6 +79,18 @@ def test_how_many_jobs_run_is_read() -> None:
     assert config.job_limits == JobLimits(8, 2)
     del jobs["limit"], jobs["namespaceLimit"]
     assert config.jobs == load({**DOCUMENT, "jobs": jobs}).config.jobs, "no Job is replaced"
+
+
+def test_jobs_stay_out_of_meshes_unless_their_proxies_may_be_added() -> None:
+    template = load(DOCUMENT).config.jobs
+    assert template.labels["sidecar.istio.io/inject"] == "false"
+    assert template.annotations["linkerd.io/inject"] == "disabled"
+    own = {"labels": {"sidecar.istio.io/inject": "true", "team": "a"}}
+    template = load({**DOCUMENT, "jobs": own}).config.jobs
+    assert template.labels["sidecar.istio.io/inject"] == "true"
+    assert template.labels["kuma.io/sidecar-injection"] == "disabled"
+    template = load({**DOCUMENT, "jobs": {"meshInjection": True}}).config.jobs
+    assert template == DEFAULT_JOB_TEMPLATE
 
 
 def test_how_models_move_is_read() -> None:

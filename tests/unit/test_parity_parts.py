@@ -311,7 +311,7 @@ def test_later_run_of_a_sample_replaces_the_earlier_one() -> None:
     judged = judge(samples, build(samples), scale_scores(0.1))
     assert judged.find_fault(NAME, FP16) is not None
     for name, outputs in samples.items():
-        judged.add_equal(name, NAME, outputs[NAME])
+        judged.add_equal(name, NAME, outputs[NAME], "float32")
     assert judged.find_fault(NAME, FP16) is None
 
 

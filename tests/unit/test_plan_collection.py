@@ -35,6 +35,7 @@ from tests.support.plan_objects import (
     make_object,
 )
 from tests.support.plan_world import CONFIG
+from tests.support.simulation import beside_proxy
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -211,6 +212,17 @@ def test_its_report_is_recorded() -> None:
     intent = ended.record()
     assert (intent.name, intent.uid) == ("collect-1", "collect-1")
     assert CollectionOutcome.read(intent.annotations) == SUCCESS
+
+
+def test_a_proxy_that_goes_on_after_the_stage_keeps_no_collection_from_ending() -> None:
+    report = StageReport(stage="collect", ok=True, collected=COLLECTED)
+    beside = beside_proxy(pod(report)["status"], "istio-proxy")
+    (ended,) = plan_collection(facts(job(), pods=({**pod(report), "status": beside},))).ended
+    assert ended.outcome.collected == COLLECTED
+    later = NOW + timedelta(hours=4)
+    for how in ("", "Failed"):
+        over = job(ended=how, outcome=ended.outcome)
+        assert plan_collection(facts(over, now=later)).starts == "", "not before the interval"
 
 
 def test_once_recorded_its_pod_is_not_needed() -> None:

@@ -1,17 +1,34 @@
 """Preparing: which Job is made when, what came of it, and that nothing becomes a storm."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pytest
+from enginewright.manifests.store_access import StoreBucket
 from enginewright_contract.reasons import Reason, exit_code
 from enginewright_contract.report import Finding, StageReport, remedy
 from enginewright_contract.task import PREPARE_STAGES, PrepareTask
 
 from tests.support.fake_kube import timestamp
-from tests.support.plan_objects import CPU_IMAGE, OTHER, Json, image_facts, publish_model
+from tests.support.plan_objects import (
+    CPU_IMAGE,
+    NAMESPACE,
+    OTHER,
+    Json,
+    image_facts,
+    make_object,
+    publish_model,
+)
 from tests.support.plan_world import World
-from tests.support.simulation import PASSING, PERMANENT, RARELY_PASSING, report_end, statuses
+from tests.support.simulation import (
+    LACKING_ROOM,
+    PASSING,
+    PERMANENT,
+    RARELY_PASSING,
+    report_end,
+    statuses,
+)
 
 
 def jobs(world: World) -> list[str]:
@@ -95,13 +112,20 @@ def test_stored_artefact_rolls_out_once_fetch_has_ended() -> None:
     assert world.conditions()["Validated"] == ("True", "Prepared")
     assert world.the("Deployment")
     assert "preparation" not in world.status
-    (job,) = jobs(world)
-    world.later(seconds=1)
-    assert jobs(world) == [job], "its pod has the logs"
-    world.remove("Job", job)
-    world.settle()
+    assert jobs(world) == [], "the stages that follow have nothing to do"
+    world.later(minutes=1)
     assert world.status["prepared"]["key"] == stored.key
-    assert jobs(world) == []
+    assert len(world.made) == 1
+
+
+def test_job_that_finds_a_lost_artefact_is_kept_until_no_pod_reports_the_loss() -> None:
+    world = lose_artifact()
+    finds_it(world)
+    assert len(world.running_jobs()) == 1, "it says that the loss is older"
+    assert len(world.made) == 2
+    world.all_available()
+    assert world.running_jobs() == []
+    assert len(world.made) == 2
 
 
 def test_job_has_the_pipeline_of_its_image() -> None:
@@ -146,6 +170,77 @@ def test_passing_failure_is_retried_with_growing_waits(reason: Reason) -> None:
         world.later(seconds=1)
         assert len(jobs(world)) == 1, "the Job of the earlier attempt goes"
     assert [int(wait.total_seconds() // 60) for wait in waits] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+# fault: Store | the store's volume is full | the failed stage | Jobs at most an hour apart, or as soon as the claim or the
+#   store's settings change; `Stalled` from the fifth on, with the time of the next one
+@pytest.mark.parametrize("reason", LACKING_ROOM)
+def test_lack_of_room_is_tried_again_hourly_and_says_when(reason: Reason) -> None:
+    world = World().settle()
+    for _ in range(4):
+        world.job_fails(reason, "publish")
+        assert world.conditions()["Reconciling"] == ("True", reason)
+        world.later(hours=1)
+    for _ in range(4):
+        world.job_fails(reason, "publish")
+        assert world.conditions()["Stalled"] == ("True", reason)
+        due = f"{world.now + timedelta(hours=1):%Y-%m-%d %H:%M} UTC"
+        assert (due in world.message()) == (len(world.made) > 6), "after doubling"
+        assert "refresh" not in world.message()
+        assert not world.running_jobs()
+        world.later(hours=1)
+        assert len(world.running_jobs()) == 1
+    world.job_succeeds()
+    assert world.conditions()["Validated"][0] == "True"
+
+
+@pytest.mark.parametrize("stalled", [False, True])
+def test_a_claim_that_has_grown_is_tried_at_once(stalled: bool) -> None:
+    world = World().settle().claim_has("20Gi")
+    for _ in range(6 if stalled else 0):
+        world.job_fails(Reason.STORAGE_FULL, "publish").later(hours=1)
+    world.job_fails(Reason.STORAGE_FULL, "publish").later(seconds=1)
+    assert not world.running_jobs()
+    world.claim_has("40Gi")
+    assert len(world.running_jobs()) == 1
+    world.job_fails(Reason.STORAGE_FULL, "publish").later(seconds=1)
+    assert not world.running_jobs()
+
+
+def test_an_engine_is_tried_at_once_too_when_the_claim_has_grown() -> None:
+    world = World.of_engine(ahead_of_time=True).settle()
+    for _ in range(6):
+        world.job_fails(Reason.STORAGE_FULL, "publish-engine").later(hours=1)
+    world.job_fails(Reason.STORAGE_FULL, "publish-engine").later(seconds=1)
+    assert world.conditions()["Stalled"] == ("True", Reason.STORAGE_FULL)
+    assert "the next attempt is at" in world.message()
+    assert not world.running_jobs()
+    world.kube.put(make_object("PersistentVolumeClaim", world.config.store.claim, NAMESPACE))
+    world.claim_has("40Gi")
+    assert len(world.running_jobs()) == 1
+    world.succeeds()
+    assert world.conditions()["Ready"][0] == "True"
+
+
+def test_another_store_is_tried_at_once() -> None:
+    world = World().settle().job_fails(Reason.STORE_UNAVAILABLE, "publish")
+    assert not world.running_jobs()
+    store = replace(world.config.store, bucket=StoreBucket(uri="s3://models/a"))
+    world.config = replace(world.config, store=store)
+    world.settle()
+    assert len(world.running_jobs()) == 1
+
+
+def test_a_pod_that_its_node_rejects_is_not_given_up() -> None:
+    world = World().settle()
+    for _ in range(7):
+        message = "Pod was rejected: Allocate failed due to no healthy devices present"
+        world.job_pod_becomes(phase="Failed", reason="UnexpectedAdmissionError", message=message)
+        world.job_ends("Failed", reason="BackoffLimitExceeded")
+        assert world.conditions()["Reconciling"] == ("True", Reason.POD_NOT_STARTED)
+        assert "no healthy devices" in world.message()
+        world.later(hours=1)
+    assert len(world.running_jobs()) == 1
 
 
 @pytest.mark.parametrize("reason", RARELY_PASSING)
@@ -307,7 +402,7 @@ def test_job_without_a_pod_or_that_is_deleted_is_made_again() -> None:
     world.job_ends("Complete")
     assert world.job()["metadata"]["name"].endswith("-2")
     world.job_ends("Failed", reason="BackoffLimitExceeded")
-    assert world.conditions()["Validated"] == ("False", "InternalError")
+    assert world.conditions()["Validated"] == ("False", "PodNotStarted")
     world.later(hours=1).job_succeeds()
     assert world.conditions()["Validated"] == ("True", "Prepared")
 
@@ -431,6 +526,15 @@ def test_going_back_takes_the_report_of_the_job_that_is_still_there() -> None:
     world.edit(source={"uri": "https://models.example/resnet.onnx"})
     assert world.status["prepared"]["key"] == "a" * 64
     assert len(jobs(world)) == 2
+
+
+def test_of_many_jobs_that_ended_the_last_two_are_kept() -> None:
+    world = World().settle().job_succeeds()
+    for index in range(5):
+        world.later(minutes=1)
+        world.edit(source={"uri": f"https://models.example/{index}.onnx"})
+        world.job_succeeds(publish_model(f"{index}" * 64))
+    assert jobs(world) == world.made[-2:]
 
 
 # the artefact gets lost

@@ -87,8 +87,8 @@ def test_an_eviction_has_the_kubelets_reason_and_no_figures() -> None:
 
 
 # event: Jobs | the kubelet evicts a Job's pods repeatedly | the previous revision; the third
-#   eviction ends the Job, the fifth Job is the last | Ready `Evicted`, then `Stalled`
-def test_a_job_that_is_evicted_again_and_again_is_ended_and_given_up() -> None:
+#   eviction ends the Job, the next one is at most an hour later | Ready `Evicted`, then `Stalled`
+def test_a_job_that_is_evicted_again_and_again_is_ended_and_tried_hourly() -> None:
     world = World().settle()
     first = world.job()["metadata"]["name"]
     for _ in range(3):
@@ -99,10 +99,11 @@ def test_a_job_that_is_evicted_again_and_again_is_ended_and_given_up() -> None:
         world.later(hours=2)
         for _ in range(3):
             world.job_pod_becomes(**make_evicted())
-    world.later(days=30)
     assert not world.all("Job")
     assert world.conditions()["Stalled"] == ("True", "Evicted")
-    assert "given up after 5 attempts" in world.message()
+    assert "failed 5 times; the next attempt is at" in world.message()
+    world.later(hours=1)
+    assert len(world.running_jobs()) == 1
 
 
 def test_an_engine_job_that_is_evicted_again_and_again_holds_no_device() -> None:

@@ -1,6 +1,8 @@
 """Requests that the event loop runs itself."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -151,3 +153,44 @@ def test_fatal_errors_are_raised_and_others_have_their_turn(error: BaseException
     assert (handed, done, len(turns.waiting)) == ([], jobs[1:], 0)
     loop.run_until_complete(adding)
     loop.close()
+
+
+def stop(seconds: float) -> None:
+    """Pass time as a limit on the processor time does: nothing computes."""
+    time.sleep(seconds)
+
+
+def compute(seconds: float) -> None:
+    """Take so much of the processor."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+async def run_in_loop(spend: Callable[[float], None], runs: int) -> Turns:
+    """Have the event loop run so many requests, each for 25 ms."""
+
+    def run(_: Any, feeds: dict[str, Any]) -> Any:
+        spend(0.025)
+        return [feeds["x"]]
+
+    limits = BatchLimits(rows=1, turn_rows=1, turn_elements=4)
+    turns = Turns(ModelRuns(run), limits, lambda _: None, hand_over=lambda _: None)
+    for _ in range(runs):
+        job = play_job()
+        assert turns.takes(job)
+        turns.add(job)
+        await asyncio.sleep(0)
+    return turns
+
+
+async def test_runs_that_a_limit_of_processor_time_stops_stay_in_the_event_loop() -> None:
+    turns = await run_in_loop(stop, 5)
+    assert not turns.is_paused(time.monotonic())
+
+
+async def test_runs_that_take_much_processor_time_leave_the_event_loop_for_a_while() -> None:
+    turns = await run_in_loop(compute, 3)
+    now = time.monotonic()
+    assert turns.is_paused(now)
+    assert not turns.is_paused(now + 10.0)

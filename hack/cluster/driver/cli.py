@@ -80,7 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     add = functools.partial(verbs.add_parser, parents=[named])
     up = add("up", help="start the cluster, or restart processes that died")
-    up.add_argument("--nodes", type=int, help="number of nodes (default 1)")
+    up.add_argument(
+        "--nodes", type=int, help="number of nodes (default 1); 0: only those that others simulate"
+    )
     up.add_argument("--port", type=int, help="port of the API on 127.0.0.1")
     up.add_argument(
         "--gpus", action="append", default=[], metavar="NODE=PRODUCT[/MIG]:COUNT",
@@ -132,7 +134,7 @@ def _settings(cluster: Cluster, options: argparse.Namespace, binaries: Path) -> 
     devices = gpus.parse_all(options.gpus)
     nodes = 0 if options.control_plane_only else options.nodes
     if nodes is not None and not 0 <= nodes <= _MAX_NODES:
-        raise ClusterError(f"--nodes {nodes} is not between 1 and {_MAX_NODES}")
+        raise ClusterError(f"--nodes {nodes} is not between 0 and {_MAX_NODES}")
     if existing is None:
         if options.port is None and cluster.name != DEFAULT_NAME:
             port = machine.free_port()
@@ -145,7 +147,9 @@ def _settings(cluster: Cluster, options: argparse.Namespace, binaries: Path) -> 
                 raise ClusterError(
                     f"--gpus refers to node {device.node} of a cluster of {nodes} nodes"
                 )
-        return Settings(nodes, port, devices, binaries.name)
+        return Settings(
+            nodes, port, devices, binaries.name, controllers=not options.control_plane_only
+        )
     for requested, has, flag in (
         (nodes, existing.nodes, "--nodes"),
         (options.port, existing.port, "--port"),
@@ -193,6 +197,8 @@ def _up(cluster: Cluster, options: argparse.Namespace) -> int:
         with step("control plane"):
             controlplane.create_credentials(cluster, kube, settings)
             controlplane.start(cluster, kube, settings, processes)
+        if settings.controllers:
+            controlplane.start_controllers(cluster, kube, processes)
         if settings.nodes:
             _up_nodes(cluster, binaries, settings, processes)
     say(
@@ -204,7 +210,6 @@ def _up(cluster: Cluster, options: argparse.Namespace) -> int:
 def _up_nodes(cluster: Cluster, binaries: Path, settings: Settings, processes: Processes) -> None:
     kube = binaries / "kube"
     nodes = cluster.nodes(settings)
-    controlplane.start_controllers(cluster, kube, processes)
     with step(f"{len(nodes)} node(s)"):
         for item in nodes:
             node.start_namespace(item, binaries / "pause", processes)

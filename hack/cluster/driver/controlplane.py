@@ -18,6 +18,8 @@ from driver.layout import (
 )
 from driver.processes import Processes, run
 
+# of the controller manager and the scheduler: with the default of 20 a second they are what thousands of pods wait for
+_REQUEST_RATE = ("--kube-api-qps", "500", "--kube-api-burst", "1000")
 # the default of both is 15 s, but tests and the demo wait for an autoscaler
 AUTOSCALER_SYNC_SECONDS = 3
 _METRICS_SECONDS = 10  # metrics-server's minimum
@@ -147,7 +149,7 @@ def start_controllers(cluster: Cluster, kube: Path, processes: Processes) -> Non
             "--service-account-private-key-file", pki / "service-accounts.key",
             "--root-ca-file", pki / "ca.crt", "--cert-dir", cluster.folder / "controller-manager",
             "--node-monitor-grace-period", "20s",
-            "--horizontal-pod-autoscaler-sync-period", f"{AUTOSCALER_SYNC_SECONDS}s",
+            "--horizontal-pod-autoscaler-sync-period", f"{AUTOSCALER_SYNC_SECONDS}s", *_REQUEST_RATE,
         ],
         enter=enter,
     )  # fmt: skip
@@ -158,7 +160,7 @@ def start_controllers(cluster: Cluster, kube: Path, processes: Processes) -> Non
             "--authentication-kubeconfig", pki / "scheduler.kubeconfig",
             "--authorization-kubeconfig", pki / "scheduler.kubeconfig",
             "--bind-address", "127.0.0.1", "--leader-elect=false",
-            "--cert-dir", cluster.folder / "scheduler",
+            "--cert-dir", cluster.folder / "scheduler", *_REQUEST_RATE,
         ],
         enter=enter,
     )  # fmt: skip

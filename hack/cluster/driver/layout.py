@@ -42,6 +42,7 @@ class Settings:
     port: int
     gpus: tuple[Gpus, ...] = ()
     build: str = ""  # digest of the binaries that it was created with
+    controllers: bool = True  # whether it has any, and a scheduler
 
 
 @dataclass(frozen=True)

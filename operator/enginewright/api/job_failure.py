@@ -35,6 +35,9 @@ class JobFailure(ApiModel):
     lasting: bool = False
     """Whether the same inputs would fail again, so that they are not retried."""
 
+    store: Text = ""
+    """Place and size of the store, if that was the cause: the next attempt is due as soon as they change."""
+
     @property
     def sentence(self) -> str:
         """Return cause and remedy as one sentence, as in conditions."""

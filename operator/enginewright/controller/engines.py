@@ -13,14 +13,14 @@ from enginewright.controller.engine_uses import EngineUses, SettledUsers
 from enginewright.controller.job_turns import JobTurns
 from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.metrics import EngineMetrics
-from enginewright.controller.observe import JOB, POD
+from enginewright.controller.observe import CLAIM, JOB, POD
 from enginewright.controller.parse import readable
 from enginewright.controller.references import is_tried_again, preparations, references
 from enginewright.controller.refusals import find_refusals
 from enginewright.controller.routing import EngineKey
 from enginewright.controller.shared import Shared
 from enginewright.kube.api import JsonObject
-from enginewright.kube.resources import INFERENCE_ENGINES, JOBS, PODS
+from enginewright.kube.resources import CLAIMS, INFERENCE_ENGINES, JOBS, PODS
 from enginewright.plan.engines.build import BuildFacts
 from enginewright.plan.engines.engine import plan_engine, users_of
 from enginewright.plan.types import EventIntent, ObjectRef
@@ -71,6 +71,12 @@ class EngineReconciler:
         later = min(filter(None, (plan.requeue_after, due_in)), default=None)
         return ReconcileResult(requeue=requeue, requeue_after=later)
 
+    def _describe_store(self, namespace: str) -> str:
+        cache, store = self.shared.cache, self.shared.config.store
+        claim = cache.get(CLAIMS, namespace, store.claim)
+        views = cache.views(CLAIM, (claim,) if claim else ())
+        return store.describe(namespace, next(iter(views), None))
+
     async def _remove(self, key: EngineKey, observed: JsonObject, event: EventIntent) -> None:
         ref = ObjectRef(observed["apiVersion"], observed["kind"], *key)
         if await self.shared.executor.delete(ref):
@@ -98,4 +104,5 @@ class EngineReconciler:
             prepared=preparations(cache, key),
             tried_again=is_tried_again(cache, key.namespace, engine),
             job_limit=self.turns.why_not_now(engine),
+            store=self._describe_store(key.namespace),
         )

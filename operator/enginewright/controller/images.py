@@ -105,6 +105,8 @@ class ImageReconciler:
         match state:
             case Succeeded():
                 await self._store_facts(image, state.result)
+                if state.ends:
+                    await self._delete(state.ends)
                 return ReconcileResult(exists=False)
             case Start():
                 return await self._start(key, image, state, observed)

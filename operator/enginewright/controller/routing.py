@@ -151,7 +151,10 @@ class Router:
         elif resource == INFERENCE_ENGINES:
             self._engine(obj)
         elif resource == CLAIMS:
-            self._models(self._cache.names(INFERENCE_MODELS, obj["metadata"]["namespace"]))
+            namespace = obj["metadata"]["namespace"]
+            self._models(self._cache.names(INFERENCE_MODELS, namespace))
+            for name in self._cache.find_names(INFERENCE_ENGINES, namespace, UNBUILT, ""):
+                self._sinks.engine(EngineKey(namespace, name))
         elif owner := model_of(obj):
             self._sinks.model(ModelKey(*owner))
         elif owner := engine_of(obj):

@@ -15,6 +15,7 @@ from enginewright.api.scalars import long_duration, quantity
 from enginewright.controller.logs import check_level
 from enginewright.controller.parse import summary
 from enginewright.manifests.artifact_images import ImageRepository
+from enginewright.manifests.placement import WITHOUT_MESH, merge_templates
 from enginewright.manifests.store_access import StoreBucket
 from enginewright.plan.types import (
     CollectionConfig,
@@ -159,6 +160,13 @@ class JobSettings(JobTemplate):
     """Jobs that prepare models and build engines at the same time; 0: any number. Others wait in order of creation, except those that rebuild what serves."""
     namespace_limit: Annotated[int, Field(ge=0, le=100_000)] = 0
     """The same in each namespace; 0: any number."""
+    mesh_injection: bool = False
+    """A service mesh may add its proxy to Jobs, which needs native sidecars, see docs/access.md; false: Jobs have the labels and annotations that prevent it."""
+
+    def template(self) -> JobTemplate:
+        """Return what all Jobs have in common."""
+        own = JobTemplate.model_validate(self.model_dump(include=set(JobTemplate.model_fields)))
+        return own if self.mesh_injection else merge_templates(WITHOUT_MESH, own)
 
 
 class SettingsDocument(_Document):
@@ -175,7 +183,7 @@ class SettingsDocument(_Document):
     openshift: bool = False
     """Pods name no user and no groups, so that OpenShift assigns them."""
     jobs: JobSettings = JobSettings()
-    """Where all Jobs run: labels, annotations, nodeSelector, tolerations, affinity, runtimeClassName, priorityClassName; and how many at the same time: limit, namespaceLimit. A model's spec.build.podTemplate adds to it and wins."""
+    """Where all Jobs run: labels, annotations, nodeSelector, tolerations, affinity, runtimeClassName, priorityClassName; how many at the same time: limit, namespaceLimit; and meshInjection. A model's spec.build.podTemplate adds to it and wins."""
     fleet: FleetSettings = FleetSettings()
     """How models move to new runtime images, see docs/fleet.md."""
     propose_classes: bool = True
@@ -228,9 +236,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettin
                 gc=_collection(read.store.gc, is_shared=read.store.bucket is not None),
             ),
             openshift=read.openshift,
-            jobs=JobTemplate.model_validate(
-                read.jobs.model_dump(exclude={"limit", "namespace_limit"})
-            ),
+            jobs=read.jobs.template(),
             job_limits=JobLimits(read.jobs.limit, read.jobs.namespace_limit),
             propose_classes=read.propose_classes,
             product_labels=read.product_labels,

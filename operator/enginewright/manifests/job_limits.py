@@ -23,6 +23,7 @@ WITHOUT_POD: Final = timedelta(minutes=2)  # until a Job is reported that gets n
 REFUSED_AFTER: Final = timedelta(seconds=20)  # until a Job's Events may say why it gets no pod
 REFUSED_AGAIN: Final = timedelta(minutes=1)  # between two looks at them
 KEPT_SECONDS: Final = 24 * 3600  # for people to inspect; the outcome is recorded in a status
+ENDED_KEPT: Final = 2  # Jobs of one model that prepared it, of those that ended
 
 # Requests of every stage; there are no limits, for any model may be prepared: a process that loads one limits itself.
 PROBE_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}}

@@ -16,6 +16,16 @@ ARCHITECTURE: Final = "kubernetes.io/arch"  # label of every node, written by it
 USUAL_ARCHITECTURE: Final = "amd64"  # of nodes whose class does not say
 # on pods its labels would queue each pod separately, besides the Job
 _KUEUE: Final = "kueue.x-k8s.io/"
+# Keeps a pod out of service meshes: Istio, Linkerd, Consul and Kuma. A proxy that is no native sidecar begins after a
+# Job's stages, whose requests it is to carry, and does not end with them.
+WITHOUT_MESH: Final = JobTemplate(
+    labels={"sidecar.istio.io/inject": "false", "kuma.io/sidecar-injection": "disabled"},
+    annotations={
+        "sidecar.istio.io/inject": "false",
+        "linkerd.io/inject": "disabled",
+        "consul.hashicorp.com/connect-inject": "false",
+    },
+)
 _NAMES: Final = {"x86_64": "amd64", "aarch64": "arm64"}  # Linux' and Kubernetes' (Go's)
 _HASH_LENGTH: Final = 16
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from enginewright.observed.base import Json, ObservedObject, identity, spec
+from enginewright.observed.base import Json, ObservedObject, identity, spec, status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +25,14 @@ class ClaimView(ObservedObject):
     """A PersistentVolumeClaim."""
 
     access_modes: tuple[str, ...]
+    capacity: str  # of its volume, such as 20Gi, once it is bound
 
 
 def claim_view(obj: Json) -> ClaimView:
     """Return the view of a PersistentVolumeClaim (core/v1)."""
-    return ClaimView(**identity(obj), access_modes=tuple(spec(obj).get("accessModes") or ()))
+    capacity = status(obj).get("capacity") or {}
+    return ClaimView(
+        **identity(obj),
+        access_modes=tuple(spec(obj).get("accessModes") or ()),
+        capacity=str(capacity.get("storage") or ""),
+    )

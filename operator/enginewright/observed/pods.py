@@ -33,6 +33,9 @@ class Container:
     waiting_reason: str
     waiting_message: str
     restarts: int
+    init: (
+        bool  # an init container: also a native sidecar, which ends with the pod's other containers
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +132,7 @@ def _containers(obj: Json) -> Iterable[Container]:
                 waiting_reason=str(waiting.get("reason") or ""),
                 waiting_message=str(waiting.get("message") or ""),
                 restarts=int(item.get("restartCount") or 0),
+                init=kind == "initContainerStatuses",
             )
 
 

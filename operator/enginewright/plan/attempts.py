@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Generic, TypeVar
 
-from enginewright_contract.reasons import ExitCode, Reason, Repeats, exit_code, reason_named
+from enginewright_contract.reasons import (
+    ExitCode,
+    Fault,
+    Reason,
+    Repeats,
+    exit_code,
+    reason_named,
+)
 from enginewright_contract.report import Finding
 
 from enginewright.api.conditions import StatusReason
@@ -47,6 +54,7 @@ class Work(Generic[Result]):
     limit: int | None = ATTEMPTS  # after failures that rarely pass on their own
     # a stage before the last one may have the result, if the store had it: later ones have nothing to do then
     may_end_early: bool = False
+    store: str = ""  # its place and size: a failure of another one says nothing about it
     # a stage with work that the attempt after a failure in it leaves out, so that its first timeout is not final
     lightened: str = ""
 
@@ -93,6 +101,7 @@ class Succeeded(Generic[Result]):
     attempt: int
     job: str
     result: Result
+    ends: str = ""  # a running Job to delete once the result is recorded
 
 
 @dataclass(frozen=True)
@@ -139,14 +148,20 @@ class _Attempt(Generic[Result]):
         """Return its state."""
         if (result := self._result()) is not None:
             # before the Job controller has marked the Job complete
-            return Succeeded(self.number, self.job.name, result)
-        late = self.own_pods[-1] if self.own_pods and self._is_late(self.own_pods[-1]) else None
+            runs_on = not self.job.ended and any(map(self._outlives, self.own_pods))
+            ends = self.job.name if runs_on else ""
+            return Succeeded(self.number, self.job.name, result, ends)
+        last = self.own_pods[-1] if self.own_pods else None
+        over = last if last and (self._is_late(last) or self._outlives(last)) else None
         if not self.job.ended and (state := self._replace_or_wait()):
             return state
         # Jobs and pods have separate watches: a pod's report may arrive after its Job has finished.
-        if late is None and not (self.job.ended and all(pod.leaving for pod in self.own_pods)):
+        if over is None and not (self.job.ended and all(pod.leaving for pod in self.own_pods)):
             return self._in_progress()
-        return self._fail_or_retry(late)
+        return self._fail_or_retry(over)
+
+    def _outlives(self, pod: PodView) -> bool:
+        return pods.outlives(pod, self.work.stages[-1])
 
     def _is_late(self, pod: PodView) -> bool:
         left = self._seconds_to_start(pod)
@@ -162,7 +177,7 @@ class _Attempt(Generic[Result]):
         results = (
             self.work.result(pod)
             for pod in reversed(self.own_pods)
-            if pod.phase == "Succeeded" or self.work.may_end_early
+            if self.work.may_end_early or pods.has_succeeded(pod, self.work.stages[-1])
         )
         return next((result for result in results if result is not None), None)
 
@@ -232,19 +247,23 @@ class _Attempt(Generic[Result]):
             failure=self.recorded,
         )
 
-    def _fail_or_retry(self, late: PodView | None) -> Start | Failed:
+    def _fail_or_retry(self, over: PodView | None) -> Start | Failed:
         failure = self.recorded
         if self.job.outcome == "Complete" and not self.own_pods:
             return Start(self.number + 1, failure, after_success=True)
         if failure is None or failure.attempts < self.number:
-            failure = self._record(*self._cause(late))
-        # The Job controller would replace a pod that exceeded its deadline.
-        ends = self.job.name if late and not self.job.ended else ""
+            failure = self._record(*self._cause(over))
+        # The Job controller would replace a pod that exceeded its deadline, and wait for one that goes on.
+        ends = self.job.name if over and not self.job.ended else ""
         return _after_failure(self.work, failure, self.number, self.now, ends=ends)
 
-    def _cause(self, late: PodView | None) -> tuple[str, Finding]:
-        if late or self.job.reason == "DeadlineExceeded":
-            pod = late or (self.own_pods[-1] if self.own_pods else None)
+    def _cause(self, over: PodView | None) -> tuple[str, Finding]:
+        is_late = self.job.reason == "DeadlineExceeded" or (
+            over is not None and self._is_late(over)
+        )
+        # a stage that has failed beside a proxy did so before its pod was late
+        if is_late and not (over and any(report.failure for report in pods.reports(over))):
+            pod = over or (self.own_pods[-1] if self.own_pods else None)
             stage = self._stage(pod)
             reason, cause = self.work.overdue
             if pod and pods.never_ran(pod):
@@ -261,6 +280,7 @@ class _Attempt(Generic[Result]):
             messages = (*(pod.message for pod in self.own_pods), self.job.message)
             text = next(filter(None, messages), "")
             cause = f"the Job failed before a stage began{f': {text}' if text else ''}"
+            return "", Finding(reason=Reason.POD_NOT_STARTED, cause=cause)
         return "", Finding(reason=Reason.INTERNAL_ERROR, cause=cause)
 
     def _record(self, stage: str, finding: Finding) -> JobFailure:
@@ -281,6 +301,7 @@ class _Attempt(Generic[Result]):
             attempts=self.number,
             lasting=given_up
             or (_is_lasting(self.work, finding.reason) and not (lightened and not again)),
+            store=self.work.store if finding.reason.facets.fault is Fault.STORE else "",
         )
 
     def _stage(self, pod: PodView | None) -> str:
@@ -298,7 +319,7 @@ def _after_failure(
     if failure.lasting or (_is_lasting(work, failure.reason) and not lightened):
         return Failed(attempt, failure.model_copy(update={"lasting": True}), ends=ends)
     wait = (retry_due(failure) - now).total_seconds()
-    if wait > 0:
+    if wait > 0 and failure.store in ("", work.store):
         return Failed(attempt, failure, requeue_after=wait, ends=ends)
     return Start(failure.attempts + 1, failure, replaces=work.name(attempt))
 
@@ -312,6 +333,22 @@ def _is_lasting(work: Work[Result], reason: str) -> bool:
 def _is_lightened(work: Work[Result], stage: str, reason: str) -> bool:
     """Return whether the next attempt may do in time what this one did not."""
     return stage == work.lightened and reason == Reason.TIMEOUT
+
+
+def is_stalled(failure: JobFailure) -> bool:
+    """Return whether only a change helps, of the spec or of the cluster: then the next attempt is worth little before it."""
+    named = reason_named(failure.reason)
+    lacks_room = named is not None and named.facets.repeats is Repeats.UNTIL_ROOM
+    return failure.lasting or (lacks_room and failure.attempts >= ATTEMPTS)
+
+
+def describe_retry(failure: JobFailure) -> str:
+    """Return that a transient failure is retried and, where that has failed often, when, as a part of a sentence."""
+    if not is_stalled(failure):
+        return "retrying"
+    due = f"{retry_due(failure):%Y-%m-%d %H:%M} UTC"
+    sooner = ", or once the store has changed" if failure.store else ""
+    return f"failed {failure.attempts} times; the next attempt is at {due}{sooner}"
 
 
 def retry_due(failure: JobFailure) -> datetime:

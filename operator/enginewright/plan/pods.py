@@ -11,12 +11,21 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from enginewright_contract.reasons import ExitCode, Fault, Reason
+from enginewright_contract.collection import COLLECT_STAGE
+from enginewright_contract.reasons import ExitCode, Fault, Reason, Repeats
 from enginewright_contract.report import Finding, StageReport, read_termination_message
-from enginewright_contract.task import FETCH_ARTIFACT, SIDECAR
+from enginewright_contract.task import (
+    ENGINE_STAGES,
+    FETCH_ARTIFACT,
+    LOOKUP_STAGE,
+    PREPARE_STAGES,
+    SIDECAR,
+    SIDECAR_PORT,
+)
 
 from enginewright.api.conditions import StatusReason
-from enginewright.manifests.labels import CANARY, COMPONENT, REVISION, SERVE
+from enginewright.manifests.labels import COMPONENT, REVISION, SERVE
+from enginewright.manifests.probe_job import PROBE
 from enginewright.manifests.serving_pod import SERVER
 from enginewright.observed.pods import Container, PodView, Termination
 
@@ -34,7 +43,19 @@ _CRASHES: Final = frozenset(
 _REPEATED: Final = 2  # restarts of one container
 # Only the last end of a container is known, but its last run began after the end before that.
 CRASH_WINDOW: Final = timedelta(hours=1)
-_SERVING: Final = frozenset({FETCH_ARTIFACT, SIDECAR, SERVER})  # others were injected
+# others were injected, such as a mesh's proxy
+_OWN: Final = frozenset(
+    {
+        *PREPARE_STAGES,
+        LOOKUP_STAGE,
+        *ENGINE_STAGES,
+        PROBE,
+        COLLECT_STAGE,
+        FETCH_ARTIFACT,
+        SIDECAR,
+        SERVER,
+    }
+)
 _BY_SIGNAL: Final = 128  # added to a signal's number in the exit code
 # The kubelet alternates between these while it backs off, so messages do not contain the reason.
 _IMAGE_ERRORS: Final = frozenset(
@@ -115,8 +136,40 @@ def failure(pod: PodView) -> Failure | None:
     for container in _own_containers(pod):
         ended = _last_end(container)
         if ended and ended.exit_code != 0:
-            return _explain(container, ended)
+            return _explain(container, ended, _list_proxies(pod))
     return None
+
+
+def has_succeeded(pod: PodView, stage: str) -> bool:
+    """Return whether a stage has ended well, also if other containers of the pod go on or have failed."""
+    container = pod.container(stage)
+    return bool(container and container.ended and container.ended.exit_code == 0)
+
+
+def outlives(pod: PodView, stage: str) -> bool:
+    """Return whether the last stage has ended, and what was injected beside it keeps the pod running."""
+    container = pod.container(stage)
+    return (
+        not pod.leaving
+        and bool(container and container.ended)
+        and any(proxy.running for proxy in _list_proxies(pod))
+    )
+
+
+def explain_silence(silent: Iterable[PodView]) -> str:
+    """Return what to check where the sidecars of pods do not respond to the operator."""
+    text = (
+        "check that they run and that no NetworkPolicy blocks the operator's access to port"
+        f" {SIDECAR_PORT}"
+    )
+    running = (one.name for pod in silent for one in pod.containers if one.running)
+    injected = set(running) - _OWN
+    if not injected:
+        return text
+    return (
+        f"{text}, nor {' or '.join(sorted(injected))}, which something has added to the pods: a mesh"
+        " that requires mutual TLS must accept the operator's requests on this port (docs/access.md)"
+    )
 
 
 def serving_pods(observed: Iterable[PodView], revision: str) -> list[PodView]:
@@ -172,7 +225,7 @@ def waiting_for(pod: PodView) -> str:
             )
         if container.waiting_reason in _CONFIG_ERRORS:
             return f"{container.name} cannot start: {container.waiting_message or container.waiting_reason}"
-        if container.waiting_reason == "CrashLoopBackOff" and not _is_own(pod, container):
+        if container.waiting_reason == "CrashLoopBackOff" and container.name not in _OWN:
             return (
                 f"{container.name}, which something else has added to the pod, crashes: see its log"
             )
@@ -244,9 +297,9 @@ def is_evicted(pod: PodView) -> bool:
 
 
 def never_ran(pod: PodView) -> bool:
-    """Return whether no container of the pod has ever been started."""
+    """Return whether none of our containers of the pod has ever been started."""
     return not any(
-        container.running or container.ended or container.last for container in pod.containers
+        container.running or container.ended or container.last for container in _own_containers(pod)
     )
 
 
@@ -256,14 +309,14 @@ def has_begun(pod: PodView) -> bool:
 
 
 def _own_containers(pod: PodView) -> Iterator[Container]:
-    """Yield a pod's containers, of those that serve without what others have injected, such as a mesh's proxy."""
-    for container in pod.containers:
-        if _is_own(pod, container):
-            yield container
+    """Yield a pod's containers without what others have injected, such as a mesh's proxy."""
+    return (container for container in pod.containers if container.name in _OWN)
 
 
-def _is_own(pod: PodView, container: Container) -> bool:
-    return pod.label(COMPONENT) not in (SERVE, CANARY) or container.name in _SERVING
+def _list_proxies(pod: PodView) -> tuple[Container, ...]:
+    """Return what was injected beside the server or the last stage: it begins and ends for itself."""
+    others = (container for container in pod.containers if container.name not in _OWN)
+    return tuple(container for container in others if not container.init)
 
 
 def _last_end(container: Container) -> Termination | None:
@@ -290,7 +343,7 @@ def _report(ended: Termination) -> StageReport | None:
     return read_termination_message(ended.message) if ended.message else None
 
 
-def _explain(container: Container, ended: Termination) -> Failure:
+def _explain(container: Container, ended: Termination, proxies: Collection[Container]) -> Failure:
     stage, code = container.name, ended.exit_code
     report = _report(ended)
     killed = ended.reason == "OOMKilled"
@@ -304,7 +357,26 @@ def _explain(container: Container, ended: Termination) -> Failure:
     elif finding is None:
         reason, cause = _without_report(stage, ended)
         finding = Finding(reason=reason, cause=cause)
-    return Failure(stage, finding.of_container(stage), ended.finished_at, code)
+    finding = finding.of_container(stage)
+    if proxies and container.init and _is_unreachable(finding.reason):
+        finding = _blame_proxies(finding, stage, proxies)
+    return Failure(stage, finding, ended.finished_at, code)
+
+
+def _is_unreachable(reason: Reason) -> bool:
+    facets = reason.facets
+    return facets.fault in (Fault.SOURCE, Fault.STORE) and facets.repeats is Repeats.NO
+
+
+def _blame_proxies(finding: Finding, stage: str, proxies: Collection[Container]) -> Finding:
+    """Return a finding that names what may refuse a stage's connections, as it begins after the stage."""
+    names = " and ".join(proxy.name for proxy in proxies)
+    why = f"{names}, which something has added to the pod, begins only after {stage}"
+    remedy = (
+        "if that is a mesh's proxy, leave the pod out of the mesh or have proxies added as native"
+        f" sidecars, which begin first (docs/access.md); else {finding.advice}"
+    )
+    return finding.model_copy(update={"cause": f"{finding.cause}; {why}", "remedy": remedy})
 
 
 def _without_report(stage: str, ended: Termination) -> tuple[Reason, str]:

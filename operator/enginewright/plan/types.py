@@ -62,6 +62,13 @@ class StoreConfig:
         part = f"{self.bucket.uri.rstrip('/')}/{namespace}"
         return StoreAccess("", self.bucket.model_copy(update={"uri": part}))
 
+    def describe(self, namespace: str, claim: ClaimView | None) -> str:
+        """Return the place of one namespace's store, how it is reached and how large it is."""
+        access = self.access(namespace)
+        if access.bucket is None:
+            return " ".join(filter(None, (access.place, claim.capacity if claim else "")))
+        return " ".join(filter(None, (access.place, access.bucket.secret, access.bucket.account)))
+
 
 @dataclass(frozen=True)
 class FleetConfig:

@@ -14,15 +14,10 @@ import numpy as np
 from enginewright_contract.base import TEXT_LENGTH
 from enginewright_contract.manifest import Manifest, TensorSpec
 from enginewright_contract.measurements import OUTPUTS, OutputChange
-from enginewright_runtime.proof.parity.measuring import (
-    NUMERICALLY_ZERO,
-    form_fault,
-    largest_of,
-    measure,
-    pieces,
-)
+from enginewright_runtime.proof.parity.fills import NUMERICALLY_ZERO, find_fill
+from enginewright_runtime.proof.parity.measuring import form_fault, measure
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS, Tolerance
-from enginewright_runtime.proof.parity.values import dtype_of, kind_of
+from enginewright_runtime.proof.parity.values import dtype_of, kind_of, pieces
 from numpy.typing import NDArray
 
 _EXACT: Final = Tolerance(
@@ -160,15 +155,17 @@ def _share(part: int, whole: int) -> float:
 
 
 def _relative(want: NDArray[Any], have: NDArray[Any], dtype: str, largest: float) -> float:
-    """Return the norm of the difference, over what is finite in both, relative to that of `want`, or to the least that matters."""
+    """Return the norm of the difference, over what is finite in both and no fill, relative to that of `want`, or to the least that matters."""
     kind = dtype_of(want, dtype)
-    own = largest_of(want, dtype)
+    fill = find_fill(want, dtype)
+    own = fill.largest
     largest = max(largest, own)
     least = _SCALE * largest if largest > NUMERICALLY_ZERO else _ZERO
     unit = max(own, least)  # so that squares do not overflow
     difference = norm = 0.0
     count = 0
-    for first, second in zip(pieces(want, kind), pieces(have, kind), strict=True):
+    for pair in zip(pieces(want, kind), pieces(have, kind), strict=True):
+        first, second = fill.hide_both(*pair)
         both = np.isfinite(first) & np.isfinite(second)
         with np.errstate(over="ignore"):  # infinite, and limited below
             one, other = first[both] / unit, second[both] / unit

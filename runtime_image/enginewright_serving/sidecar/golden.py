@@ -9,6 +9,7 @@ import numpy as np
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import Reason
 from enginewright_runtime.proof.parity.comparison import difference
+from enginewright_runtime.proof.parity.fills import find_fill
 from enginewright_runtime.proof.parity.measuring import has_numbers
 from enginewright_runtime.proof.parity.parts_judge import PartsJudge
 from enginewright_runtime.proof.parity.tolerances import Tolerance, Tolerances
@@ -187,7 +188,7 @@ class GoldenProbe:
             if name in changed:
                 self._parts.add(sample, name, want, actual[name], self._kinds[name])
             else:
-                self._parts.add_equal(sample, name, want)
+                self._parts.add_equal(sample, name, want, self._kinds[name])
         self._ran.add(sample)
         if len(self._ran) < len(self._samples.names):
             return None
@@ -234,9 +235,11 @@ def _equal(want: NDArray[Any], have: NDArray[Any]) -> bool:
 def _largest_difference(want: NDArray[Any], have: NDArray[Any]) -> float:
     """Return the largest finite absolute error of `have`, of the shape of `want`, in its units."""
     largest = 0.0
-    for first, second in _chunks(want, have):
-        if np.array_equal(first, second):
-            continue
+    if _equal(want, have):
+        return largest
+    fill = find_fill(want, None)
+    for pair in _chunks(want, have):
+        first, second = fill.hide_both(*pair)
         with np.errstate(invalid="ignore", over="ignore"):  # infinities are compared elsewhere
             gap = np.abs(first - second)
         largest = max(largest, float(np.max(gap, initial=0.0, where=np.isfinite(gap))))

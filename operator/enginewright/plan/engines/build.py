@@ -28,7 +28,17 @@ from enginewright.manifests.placement import placement_hash
 from enginewright.observed.jobs import JobView
 from enginewright.observed.pods import PodView
 from enginewright.plan import pods
-from enginewright.plan.attempts import Failed, InProgress, Observed, Start, Succeeded, Work, advance
+from enginewright.plan.attempts import (
+    Failed,
+    InProgress,
+    Observed,
+    Start,
+    Succeeded,
+    Work,
+    advance,
+    describe_retry,
+    is_stalled,
+)
 from enginewright.plan.engines.status import EngineState, engine_facts, engine_versions
 from enginewright.plan.engines.wanted import build_hash
 from enginewright.plan.types import Config
@@ -59,6 +69,7 @@ class BuildFacts:
     tried_again: bool = False
     prepared: tuple[Prepared, ...] = ()  # of the models that refer to it
     job_limit: str = ""  # why it may create no further Job for now, if so
+    store: str = ""  # its place and size
 
 
 def build_state(facts: BuildFacts) -> EngineState:
@@ -100,9 +111,9 @@ def _of_attempt(facts: BuildFacts, status: InferenceEngineStatus, attempt: int) 
     own = [pod for pod in facts.pods if pod.owners.get("Job") in owners]
     jobs = {job.name: job for job in facts.jobs}
     observed = Observed(jobs, own, facts.now, awaited, facts.refusals)
-    work = _build(facts.engine, status)
+    work = _build(facts, status)
     if _needs_lookup(facts.engine, status) and work.name(attempt) not in observed.jobs:
-        work = _lookup(facts.engine, status)
+        work = _lookup(facts, status)
     state = advance(work, observed, attempt, status.failure)
     match state:
         case Succeeded() if engine := state.result.engine:
@@ -114,6 +125,7 @@ def _of_attempt(facts: BuildFacts, status: InferenceEngineStatus, attempt: int) 
             message = "no InferenceModel of this namespace needs it: it is built once one does"
             return EngineState(status, StatusReason.NOT_REQUESTED, message)
         case Succeeded():  # the lookup has found nothing
+            status = status.model_copy(update={"stage": ENGINE_STAGES[0]})
             return _start(facts, status, Start(state.attempt, status.failure), lookup=False)
         case Start():
             again = state.after_success and _takes_device(facts.engine)
@@ -140,7 +152,8 @@ def _is_due(facts: BuildFacts, state: Start) -> bool:
     return state.replaces in begun or any(reference.lost for reference in facts.references)
 
 
-def _build(engine: InferenceEngine, status: InferenceEngineStatus) -> Work[_Found]:
+def _build(facts: BuildFacts, status: InferenceEngineStatus) -> Work[_Found]:
+    engine = facts.engine
     seconds = engine.spec.build.timeout_seconds
     return Work(
         stages=ENGINE_STAGES,
@@ -149,17 +162,20 @@ def _build(engine: InferenceEngine, status: InferenceEngineStatus) -> Work[_Foun
             _Found(built) if (built := _find_published(pod, engine.spec.key)) else None
         ),
         placement=placement_hash(engine.spec.pod_template),
+        store=facts.store,
         overdue=(Reason.TIMEOUT, f"{{stage}} timed out after {seconds} s"),
         lightened=_BENCHMARK if engine.spec.build.benchmark_backends else "",
     )
 
 
-def _lookup(engine: InferenceEngine, status: InferenceEngineStatus) -> Work[_Found]:
+def _lookup(facts: BuildFacts, status: InferenceEngineStatus) -> Work[_Found]:
+    engine = facts.engine
     return Work(
         stages=(LOOKUP_STAGE,),
         name=partial(lookup_job_name, engine.metadata.name, status.build_hash),
         result=lambda pod: _Found(_find_published(pod, engine.spec.key)),
         placement=placement_hash(engine.spec.pod_template),
+        store=facts.store,
         overdue=(Reason.STORE_UNAVAILABLE, "the lookup in the store timed out"),
     )
 
@@ -274,7 +290,8 @@ def _waiting(
         reason, message = StatusReason.QUEUED, "waiting for a node"
     message = f"{message}: {waiting_for}" if waiting_for else message
     if failure:
-        return EngineState(status, failure.reason, f"{failure.sentence}; retrying: {message}")
+        message = f"{failure.sentence}; retrying: {message}"
+        return EngineState(status, failure.reason, message, stalled=is_stalled(failure))
     return EngineState(status, reason, message)
 
 
@@ -306,8 +323,14 @@ def _fail(status: InferenceEngineStatus, state: Failed) -> EngineState:
     status = status.model_copy(update=update)
     if state.requeue_after is None:
         return replace(EngineState.from_failure(status, failure), end=state.ends)
-    message, after = f"{failure.sentence}; retrying", state.requeue_after
-    return EngineState(status, failure.reason, message, end=state.ends, requeue_after=after)
+    return EngineState(
+        status,
+        failure.reason,
+        f"{failure.sentence}; {describe_retry(failure)}",
+        stalled=is_stalled(failure),
+        end=state.ends,
+        requeue_after=state.requeue_after,
+    )
 
 
 def _refuse_repetition(last: JobFailure | None) -> JobFailure:

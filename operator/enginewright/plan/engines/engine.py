@@ -13,12 +13,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from enginewright_contract.task import ENGINE_STAGES, LOOKUP_STAGE
+
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_engine import EngineUsers, InferenceEngine, InferenceEngineStatus
 from enginewright.api.scalars import whole_second
-from enginewright.manifests.labels import REQUESTED_BY
+from enginewright.manifests.engine_job import LOOKUP_COMPONENT
+from enginewright.manifests.labels import COMPONENT, REQUESTED_BY
 from enginewright.manifests.names import lookup_job_name
+from enginewright.observed.jobs import JobView
+from enginewright.observed.pods import of_job
 from enginewright.observed.revisions import RevisionView
+from enginewright.plan import pods
 from enginewright.plan.engines.build import BuildFacts, build_state, is_requested
 from enginewright.plan.engines.status import EngineState, ready_events, status_of
 from enginewright.plan.prepare.shared import merge_records
@@ -107,6 +113,7 @@ def _announce_removal(since: datetime) -> EventIntent:
 def _find_obsolete_jobs(facts: BuildFacts, engine_state: EngineState) -> tuple[ObjectRef, ...]:
     """Return the Jobs that are not needed and, when a new one is created, those of earlier attempts."""
     engine, status = facts.engine.metadata, engine_state.status
+    engine_status = facts.engine.status  # as it is recorded
     looked = lookup_job_name(engine.name, status.build_hash, status.attempt)
     kept = {status.job, looked} if status.job else set()
     return tuple(
@@ -114,7 +121,21 @@ def _find_obsolete_jobs(facts: BuildFacts, engine_state: EngineState) -> tuple[O
         for job in facts.jobs
         if job.name == engine_state.end
         or (job.name not in kept and (engine_state.apply or not job.ended))
+        or (not job.ended and _is_recorded(engine_status, job) and _is_outlived(facts, job))
     )
+
+
+def _is_recorded(status: InferenceEngineStatus, job: JobView) -> bool:
+    """Return whether nothing more is to be learned from a Job of which a stage has ended."""
+    if job.label(COMPONENT) == LOOKUP_COMPONENT:
+        return status.stage not in ("", LOOKUP_STAGE)
+    return status.engine is not None
+
+
+def _is_outlived(facts: BuildFacts, job: JobView) -> bool:
+    """Return whether only what a mesh has added to the Job's pod goes on."""
+    last = LOOKUP_STAGE if job.label(COMPONENT) == LOOKUP_COMPONENT else ENGINE_STAGES[-1]
+    return any(pods.outlives(pod, last) for pod in of_job(facts.pods, job.name))
 
 
 def _detect_end(before: InferenceEngineStatus, now: InferenceEngineStatus) -> Ended | None:

@@ -9,8 +9,9 @@ from enginewright_contract.reasons import ExitCode, Reason
 from enginewright_contract.report import Published
 from enginewright_contract.task import PREPARE_STAGES, PrepareTask
 
-from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
+from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.pods import JobTemplate
+from enginewright.manifests.job_limits import ENDED_KEPT
 from enginewright.manifests.labels import COMPONENT
 from enginewright.manifests.names import prepare_job_name
 from enginewright.manifests.placement import merge_templates, placement_hash
@@ -53,6 +54,21 @@ class PrepareJobs:
             if name != keep and not job.ended and name not in done
         )
 
+    def list_done(self, keep: str = "") -> tuple[ObjectRef, ...]:
+        """Return the Jobs that have published and have nothing left to do, and those that ended before the last ones.
+
+        In the first, stages may follow that have nothing to do, or a mesh's proxy that would go on for ever. The last ones
+        have what a spec needs that is set back, and say how old a loss is that a pod reports.
+        """
+        ended = sorted((job for job in self.by_name.values() if job.ended), key=_find_end)
+        superseded = {job.name for job in ended[:-ENDED_KEPT]}
+        idle = {pod.job for pod in self.pods if _is_idle(pod)}
+        return tuple(
+            self.reference(name)
+            for name, job in sorted(self.by_name.items())
+            if name != keep and (name in superseded or (name in idle and not job.ended))
+        )
+
     def first_attempt(self, work: Work[Published], *, lost: bool) -> int:
         """Return the first attempt: after those whose artefact was `lost`, else 1."""
         published = {pod.job for pod in self.pods if read_published(pod)}
@@ -70,13 +86,15 @@ class PrepareJobs:
         return max((*ended, *reported), default="")
 
 
-def prepare_work(model: InferenceModel, config: Config, target: Target) -> Work[Published]:
+def prepare_work(facts: Facts, target: Target) -> Work[Published]:
     """Return the work of preparing the target."""
+    model = facts.model
     return Work(
         stages=PREPARE_STAGES,
         name=partial(prepare_job_name, model.metadata.name, target.job_hash),
         result=read_published,
-        placement=placement_hash(_template(model.spec, config)),
+        placement=placement_hash(_template(model.spec, facts.config)),
+        store=facts.config.store.describe(model.metadata.namespace, facts.store),
         overdue=(Reason.TIMEOUT, "the prepare Job exceeded spec.build.timeout in stage {stage}"),
         may_end_early=True,
     )
@@ -92,6 +110,18 @@ def _is_last(pod: PodView) -> bool:
     failure = pods.failure(pod) if pod.phase == "Failed" else None
     permanent = failure is not None and failure.exit_code == ExitCode.PERMANENT
     return permanent or pod.phase == "Succeeded" or read_published(pod) is not None
+
+
+def _is_idle(pod: PodView) -> bool:
+    """Return whether a pod that goes on has published, and not in its last stage just now."""
+    last = pod.container(PREPARE_STAGES[-1])
+    goes_on = not pod.leaving and read_published(pod) is not None
+    has_ended = last is not None and last.ended is not None
+    return goes_on and (not has_ended or pods.outlives(pod, PREPARE_STAGES[-1]))
+
+
+def _find_end(job: JobView) -> str:
+    return job.ended_at
 
 
 def _template(spec: InferenceModelSpec, config: Config) -> JobTemplate:

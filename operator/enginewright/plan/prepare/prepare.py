@@ -58,8 +58,10 @@ def list_prepared(status: InferenceModelStatus) -> Iterator[Prepared]:
 def find_artefact(facts: Facts, target: Target) -> tuple[Prepared | None, bool]:
     """Return the prepared model of `target`, if there ever was one, and whether the store has lost it."""
     current = _current(facts.model.status, target)
-    lost = current is not None and _loss(facts, target, current.key, PrepareJobs.of(facts)) != ""
-    return current, lost
+    if current is None:
+        return None, False
+    published = PrepareJobs.of(facts).find_publication()
+    return current, _loss(facts, target, current.key, published) != ""
 
 
 def prepare(
@@ -77,9 +79,12 @@ def prepare(
     """
     current = _current(facts.model.status, target)
     jobs = PrepareJobs.of(facts)
-    loss = _loss(facts, target, current.key, jobs) if current else ""
+    loss = _loss(facts, target, current.key, jobs.find_publication()) if current else ""
     if current and not loss:
-        return PrepareOutcome(prepared=current, delete=jobs.list_outdated(keep))
+        # a Job says when it published, which is the only record of that: it is kept while a loss is reported
+        is_sound = not _loss(facts, target, current.key, since="")
+        done = jobs.list_done(keep) if is_sound else ()
+        return PrepareOutcome(prepared=current, delete=(*jobs.list_outdated(keep), *done))
     shared = hash_shared(facts.model, facts.config, target) if shares else ""
     attempted = _attempt(facts, target, shared, jobs, memory, lost=loss != "")
     outcome = _record_shared_hash(attempted, jobs, shared)
@@ -93,7 +98,7 @@ def prepare(
             failed_build.metadata.namespace,
             failed_build.metadata.name,
         )
-        for failed_build in _find_failed_builds(facts, target, current.key, jobs)
+        for failed_build in _find_failed_builds(facts, target, current.key, jobs.find_publication())
     )
     message = f"{outcome.message}, again: {loss}" if outcome.message else ""
     return replace(outcome, message=message, delete=(*outcome.delete, *failed))
@@ -108,7 +113,7 @@ def _attempt(
     *,
     lost: bool,
 ) -> PrepareOutcome:
-    work = prepare_work(facts.model, facts.config, target)
+    work = prepare_work(facts, target)
     record = memory or facts.model.status.preparation
     record = record if record and record.inputs_hash == target.job_hash else None
     attempt = max(record.attempt, 1) if record else jobs.first_attempt(work, lost=lost)
@@ -219,25 +224,23 @@ def _current(status: InferenceModelStatus, target: Target) -> Prepared | None:
     return next((record for record in records if record.inputs_hash == target.artifact_hash), None)
 
 
-def _loss(facts: Facts, target: Target, key: str, jobs: PrepareJobs) -> str:
-    """Return how a serving pod or the build of an engine did not find `key` intact since it was last published."""
+def _loss(facts: Facts, target: Target, key: str, since: str) -> str:
+    """Return how a serving pod or the build of an engine did not find `key` intact after `since`."""
 
     def reads(snapshot: Snapshot, on_class: ClassSnapshot) -> bool:
         # Pods that serve an engine fetch only that, not the prepared model.
         return snapshot.prepared_key == key and on_class.engine_key is None
 
-    failures = (build.status.failure for build in _find_failed_builds(facts, target, key, jobs))
+    failures = (build.status.failure for build in _find_failed_builds(facts, target, key, since))
     of_build = next((failure.message or failure.reason for failure in failures if failure), "")
-    return store_losses.loss_found(facts, reads, jobs.find_publication()) or of_build
+    return store_losses.loss_found(facts, reads, since) or of_build
 
 
 def _find_failed_builds(
-    facts: Facts, target: Target, key: str, jobs: PrepareJobs
+    facts: Facts, target: Target, key: str, since: str
 ) -> tuple[InferenceEngine, ...]:
     classes = {device_class.metadata.name for device_class in target.classes}
-    return store_losses.builds_without_model(
-        facts.find_built_from(key), classes, jobs.find_publication()
-    )
+    return store_losses.builds_without_model(facts.find_built_from(key), classes, since)
 
 
 def _start(

@@ -8,6 +8,7 @@ from enginewright_contract.reasons import Reason, Repeats, reason_named
 
 from enginewright.api.conditions import ConditionType, StatusReason, WantedCondition
 from enginewright.api.inference_model_status import TargetPhase, TargetRevision
+from enginewright.plan.attempts import describe_retry, is_stalled
 from enginewright.plan.engines.interim import Interim
 from enginewright.plan.engines.repair import Repair
 from enginewright.plan.engines.status import describe_engine
@@ -161,8 +162,9 @@ def _waits_for_jobs(
     if outcome and outcome.failure and not is_suspended:
         failure, message = outcome.failure, outcome.failure.sentence + more
         if not failure.lasting:
-            message += f"; retrying: {outcome.message}" if outcome.message else "; retrying"
-        return ReadyState("False", failure.reason, message, stalled=failure.lasting)
+            doing = f"retrying: {outcome.message}" if outcome.message else describe_retry(failure)
+            message += f"; {doing}"
+        return ReadyState("False", failure.reason, message, stalled=is_stalled(failure))
     if outcome is None or outcome.prepared is None:
         message = f"preparing the model: {outcome.message if outcome else 'starting'}{more}"
         if outcome and outcome.failure:

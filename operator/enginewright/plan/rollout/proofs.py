@@ -18,7 +18,7 @@ from enginewright.api.conditions import Condition, ConditionStatus, ConditionTyp
 from enginewright.api.inference_model_status import InferenceModelStatus
 from enginewright.observed.pods import PodView
 from enginewright.plan.history.outcomes import promise_of
-from enginewright.plan.pods import Failure, serving_pods
+from enginewright.plan.pods import Failure, explain_silence, serving_pods
 from enginewright.plan.types import Facts
 
 # Checks that keep a pod from being admitted, the most specific one first.
@@ -279,7 +279,7 @@ def current_proofs(facts: Facts, revision: str) -> Proofs | None:
     silent = [pod for pod in relevant if pod.name in facts.silent]
     status = facts.model.status
     if silent and not (proven and proven.any_failed):
-        return _report_unknown(status, len(silent), len(relevant))
+        return _report_unknown(status, silent, len(relevant))
     before = status.serving.revision if status.serving else status.revision
     reported = _from_status(status) if mine and before == revision else None
     if proven is None or reported is None:
@@ -339,11 +339,11 @@ def _from_status(status: InferenceModelStatus) -> Proofs | None:
     return Proofs(parity, placement, fallback, next(failed, None), summary.placement, summary.p99)
 
 
-def _report_unknown(status: InferenceModelStatus, silent: int, pods: int) -> Proofs:
+def _report_unknown(status: InferenceModelStatus, silent: Sequence[PodView], pods: int) -> Proofs:
     """Return that the state is unknown, because the last verdicts of the pods are too old."""
     message = (
-        f"the sidecars of {silent} of {pods} pods have not responded to the operator for five minutes: check that"
-        " they run and that no NetworkPolicy blocks the operator's access to port 8081"
+        f"the sidecars of {len(silent)} of {pods} pods have not responded to the operator for five minutes:"
+        f" {explain_silence(silent)}"
     )
     unknown = Statement("Unknown", StatusReason.SIDECAR_UNREACHABLE, message)
     summary = status.summary

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from enginewright_contract.collection import (
+    COLLECT_STAGE,
     KEPT_CHARACTERS,
     LEAST_AGE_SECONDS,
     MOST_KEPT,
@@ -205,11 +206,11 @@ def plan_collection(facts: CollectionFacts) -> CollectionSteps:
     gc = facts.config.store.gc
     own = [job for job in facts.jobs if not job.is_of_group]
     unwanted = tuple(_ref(job) for job in facts.jobs if job.is_of_group)
-    running = [view for view in own if not view.ended]
+    running = [view for view in own if not _is_over(facts, view)]
     if not gc.enabled:
         delete = (*unwanted, *map(_ref, running))
         return CollectionSteps(delete=delete, exists=bool(delete))
-    finished = sorted((view for view in own if view.ended), key=_find_end)
+    finished = sorted((view for view in own if view not in running), key=_find_end)
     outcomes = {view.name: view.recorded for view in finished if view.recorded}
     ended = tuple(_record_end(facts, view, outcomes) for view in finished if view.recorded is None)
     outcomes |= {ended_collection.job.name: ended_collection.outcome for ended_collection in ended}
@@ -222,7 +223,7 @@ def plan_collection(facts: CollectionFacts) -> CollectionSteps:
     last = outcomes[successes[-1].name] if successes else None
     if not facts.has_store and _is_empty(last, facts.now):
         return CollectionSteps(plan.ended, plan.delete, exists=bool(ended))
-    due = _due(facts, finished)
+    due = _due(facts, finished, outcomes)
     name = f"collect-{due.timestamp():.0f}"
     if (wait := (due - facts.now).total_seconds()) > 0:
         first = "" if finished else name
@@ -294,12 +295,24 @@ def collection(
     )
 
 
-def _due(facts: CollectionFacts, finished: Sequence[CollectionView]) -> datetime:
+def _is_over(facts: CollectionFacts, job: CollectionView) -> bool:
+    """Return whether a Job has ended, or only what a mesh has added to its pod goes on, until the Job's deadline."""
+    own = of_job(facts.pods, job.name)
+    is_outlived = any(pods.outlives(pod, COLLECT_STAGE) for pod in own)
+    return job.ended or job.recorded is not None or is_outlived
+
+
+def _due(
+    facts: CollectionFacts,
+    finished: Sequence[CollectionView],
+    outcomes: Mapping[str, CollectionOutcome],
+) -> datetime:
     interval = facts.config.store.gc.interval
     if not finished:
         return first_due(facts.namespace, interval, facts.since)
     last = finished[-1]
-    wait = interval if last.outcome == "Complete" else min(interval, COLLECTION_RETRY)
+    succeeded = last.outcome == "Complete" or outcomes[last.name].collected
+    wait = interval if succeeded else min(interval, COLLECTION_RETRY)
     return _find_end(last) + wait
 
 
@@ -316,7 +329,7 @@ def _record_end(
     own = of_job(facts.pods, job.name)
     limit = job.task.max_bytes if job.task else None
     reported = [report.collected for pod in own for report in pods.reports(pod) if report.collected]
-    if job.outcome == "Complete" and reported:
+    if reported:
         collected = reported[-1]
         empty_since = _empty_since(collected, job, earlier.values())
         outcome = CollectionOutcome(collected=collected, limit_bytes=limit, empty_since=empty_since)

@@ -330,5 +330,6 @@ def _finite(value: float) -> float:
 def _severity(wrong: Mismatch, figures: Figures) -> float:
     if wrong.figure == "finite":
         return np.inf
-    share = figures.outside / figures.elements
-    return figures.max_abs_error / (figures.largest or 1.0) if figures.numeric else share
+    if figures.numeric:
+        return figures.max_abs_error / (figures.largest or 1.0)
+    return figures.outside_share

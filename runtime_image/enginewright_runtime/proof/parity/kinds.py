@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from enginewright_runtime.proof.parity.fills import find_fill
 from enginewright_runtime.proof.parity.part_sums import Floats, split_parts
 from enginewright_runtime.proof.parity.values import Array
 
@@ -26,7 +27,9 @@ class KindCounts:
 
     def add(self, values: Array, axis: int, dtype: str) -> None:
         """Add a sample's array; `dtype` is as `values.dtype_of` returns it."""
-        for (piece,) in split_parts((values,), axis, dtype):
+        fill = find_fill(values, dtype)
+        for (numbers,) in split_parts((values,), axis, dtype):
+            piece = fill.hide(numbers)
             for index in np.flatnonzero(self.whole):
                 part = piece[:, index]
                 part = part[np.isfinite(part)]

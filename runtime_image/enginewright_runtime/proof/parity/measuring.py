@@ -1,18 +1,18 @@
 """Measures how one array differs from another, in pieces, and checks it against a tolerance. Pure."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from enginewright_runtime.proof.parity.fills import NUMERICALLY_ZERO, Fill, find_fill
 from enginewright_runtime.proof.parity.tolerances import Tolerance
-from enginewright_runtime.proof.parity.values import Array, dtype_of, kind_of, wide
+from enginewright_runtime.proof.parity.values import Array, dtype_of, kind_of, pieces, wide
 
 _PIECE: Final = 1 << 18  # elements that are converted at a time
-NUMERICALLY_ZERO: Final = 1e-6  # an output whose largest value is not above this counts as zero
 _SIGNIFICANT: Final = 0.01  # of the largest: relative errors of smaller values are rounding
 _MOST_AXES: Final = 3  # of class scores: [classes], [batch, classes] or [batch, steps, classes]
 _SINGLE: Final = 1e-6  # of a share that a file holds in single precision
@@ -26,7 +26,7 @@ class Figures:
 
     elements: int
     numeric: bool = True  # whether errors were measured; otherwise elements are equal or not
-    largest: float = 0.0  # magnitude of the expected finite values, for the tolerance
+    largest: float = 0.0  # magnitude of the expected values, for the tolerance
     max_abs_error: float = 0.0
     max_rel_error: float = 0.0  # of values that are at least 1% of the largest
     cosine: float | None = None  # unless the expected output is near zero, or one number
@@ -35,8 +35,15 @@ class Figures:
     nan: int = 0  # NaN where the expected value is not
     inf: int = 0  # infinite where the expected value is not, or has the other sign
     finite: int = 0  # finite where the expected value is not
+    misplaced: int = 0  # fills (see `fills`) where the expected value is none, and reverse
     outside: int = 0  # elements outside the tolerance, or unequal
     beyond: int = 0  # of those, elements too far outside to be allowed as outliers
+    absent: int = 0  # the same in both, and no value: NaN, infinite or masked
+
+    @property
+    def outside_share(self) -> float:
+        """The share of the elements with values that are outside the tolerance."""
+        return self.outside / max(self.elements - self.absent, 1)
 
 
 class Mismatch(NamedTuple):
@@ -70,9 +77,13 @@ def measure(
     if kind == "float" or (kind == "integer" and allowed.all_numbers):
         figures = Figures(elements=want.size)
         figures.largest = largest if allowed.across_samples else 0.0
-        _measure_numbers(figures, want, have, allowed, dtype_of(want, dtype))
+        fill = find_fill(want, dtype)
+        if not allowed.fills:
+            fill = Fill(fill.largest)
+        name = dtype_of(want, dtype)
+        _measure_numbers(figures, want, have, allowed, name, fill)
         if kind == "float" and 1 <= want.ndim <= _MOST_AXES and want.shape[-1] > 1:
-            _add_rows(figures, want, have, allowed, dtype_of(want, dtype))
+            _add_rows(figures, want, have, allowed, name, fill)
         return figures
     unequal = _unequal_strings(want, have) if kind == "string" else np.count_nonzero(want != have)
     return Figures(elements=want.size, numeric=False, outside=int(unequal))
@@ -115,18 +126,18 @@ def form_fault(
 
 
 def largest_of(array: Array, dtype: str | None) -> float:
-    """Return the largest finite magnitude, 0 without numbers."""
-    if kind_of(array, dtype) not in {"float", "integer"}:
-        return 0.0
-    name = dtype_of(array, dtype)
-    return max((_largest(piece) for piece in pieces(array, name)), default=0.0)
+    """Return the largest finite magnitude that is no fill, 0 without numbers."""
+    return find_fill(array, dtype).largest
 
 
 def has_numbers(array: Array, dtype: str | None) -> bool:
     """Return whether any element can be compared: a finite number, or of another type than floats."""
     if kind_of(array, dtype) != "float":
         return array.size > 0
-    return any(bool(np.isfinite(piece).any()) for piece in pieces(array, dtype_of(array, dtype)))
+    fill = find_fill(array, dtype)
+    return any(
+        bool(np.isfinite(fill.hide(piece)).any()) for piece in pieces(array, dtype_of(array, dtype))
+    )
 
 
 def fault(figures: Figures, allowed: Tolerance) -> Mismatch | None:
@@ -135,7 +146,7 @@ def fault(figures: Figures, allowed: Tolerance) -> Mismatch | None:
         return None
     if figures.numeric:
         return _element_fault(figures, allowed) or _aggregate_fault(figures, allowed)
-    share = figures.outside / figures.elements
+    share = figures.outside_share
     if share <= allowed.unequal:
         return None
     return Mismatch("equal", f"differs in {share:.1%} of its elements")
@@ -145,14 +156,16 @@ def _element_fault(figures: Figures, allowed: Tolerance) -> Mismatch | None:
     if figures.nan or figures.inf or figures.finite:
         return Mismatch("finite", _describe_misplaced(figures))
     about = (
-        f"(largest absolute error {figures.max_abs_error:.3g}, largest value {figures.largest:.3g})"
+        f"largest absolute error {figures.max_abs_error:.3g}, largest value {figures.largest:.3g}"
     )
-    share = figures.outside / figures.elements
+    if figures.misplaced:
+        about += f", {figures.misplaced} masked in one output alone"
+    share = figures.outside_share
     if share > allowed.outliers:
-        description = f"is outside the tolerance in {share:.1%} of its elements {about}"
+        description = f"is outside the tolerance in {share:.1%} of its elements ({about})"
         return Mismatch("elements", description, _describe_tolerance(allowed))
     if figures.beyond:
-        description = f"is far outside the tolerance in {figures.beyond} of its elements {about}"
+        description = f"is far outside the tolerance in {figures.beyond} of its elements ({about})"
         return Mismatch("outliers", description, _describe_tolerance(allowed))
     return None
 
@@ -207,14 +220,17 @@ def _percent(share: float) -> str:
 
 
 def _measure_numbers(
-    figures: Figures, want: Array, have: Array, allowed: Tolerance, dtype: str
+    figures: Figures, want: Array, have: Array, allowed: Tolerance, dtype: str, fill: Fill
 ) -> None:
-    own = max((_largest(piece) for piece in pieces(want, dtype)), default=0.0)
+    own = fill.largest
     figures.largest = max(figures.largest, own)
     dot = expected = actual = 0.0
-    for first, second in zip(pieces(want, dtype), pieces(have, dtype), strict=True):
+    for piece, other_piece in zip(pieces(want, dtype), pieces(have, dtype), strict=True):
+        figures.misplaced += fill.count_misplaced(piece, other_piece)
+        first, second = fill.hide_both(piece, other_piece)
         _count_misplaced(figures, first, second)
         both = np.isfinite(first) & np.isfinite(second)
+        figures.absent += _count_absent(first, second)
         _add_errors(figures, first[both], second[both], allowed)
         # in units of the largest, so that squares do not overflow
         one, other = first[both] / (own or 1.0), second[both] / (own or 1.0)
@@ -228,15 +244,13 @@ def _measure_numbers(
         figures.cosine = _cosine(dot, expected, actual)
 
 
-def pieces(array: Array, dtype: str) -> Iterator[_Floats]:
-    """Yield the numbers as float64, flat, in pieces."""
-    flat = array.reshape(-1)
-    for start in range(0, flat.size, _PIECE):
-        yield wide(flat[start : start + _PIECE], dtype)
-
-
-def _largest(values: _Floats) -> float:
-    return float(np.max(np.abs(values), where=np.isfinite(values), initial=0.0))
+def _count_absent(want: _Floats, have: _Floats) -> int:
+    """Return how many are the same in both, and no number."""
+    finite = np.isfinite(want)
+    if finite.all():
+        return 0
+    same = (want == have) | (np.isnan(want) & np.isnan(have))
+    return int(np.count_nonzero(same & ~finite))
 
 
 def _count_misplaced(figures: Figures, want: _Floats, have: _Floats) -> None:
@@ -273,7 +287,9 @@ def _cosine(dot: float, want: float, have: float) -> float:
     return max(-1.0, min(1.0, dot / length)) if length else 0.0
 
 
-def _add_rows(figures: Figures, want: Array, have: Array, allowed: Tolerance, dtype: str) -> None:
+def _add_rows(
+    figures: Figures, want: Array, have: Array, allowed: Tolerance, dtype: str, fill: Fill
+) -> None:
     classes = want.shape[-1]
     first, second = want.reshape(-1, classes), have.reshape(-1, classes)
     step = max(1, _PIECE // classes)
@@ -286,8 +302,9 @@ def _add_rows(figures: Figures, want: Array, have: Array, allowed: Tolerance, dt
         margin = np.maximum(allowed.scale * np.abs(best), max(allowed.atol, tie))
         with np.errstate(invalid="ignore"):  # of rows that are not finite
             agreeing = (taken >= best - margin) | (chosen == expected)
-        figures.rows += len(chosen)
-        figures.rows_agreeing += int(np.count_nonzero(agreeing))
+        shown = ~fill.covers(best)
+        figures.rows += int(np.count_nonzero(shown))
+        figures.rows_agreeing += int(np.count_nonzero(agreeing & shown))
 
 
 def _best(rows: Array, dtype: str) -> NDArray[np.intp]:

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from enginewright_runtime.proof.parity.fills import Fill, find_fill
 from enginewright_runtime.proof.parity.part_sums import WHOLE, Floats, split_parts
 from enginewright_runtime.proof.parity.values import Array, wide
 
@@ -23,7 +24,7 @@ class _Deviations:
         self.count = 0
         self.means, self.squares = np.zeros((2, *shape), np.float32)
 
-    def add(self, arrays: Array, dtype: str) -> None:
+    def add(self, arrays: Array, dtype: str, fill: Fill) -> None:
         """Add arrays, [number of them, elements]."""
         more = len(arrays)
         before, self.count = self.count, self.count + more
@@ -31,7 +32,7 @@ class _Deviations:
         width = max(1, _PIECE // more)
         for start in range(0, arrays.shape[1], width):
             piece = slice(start, start + width)
-            numbers = wide(arrays[:, piece], dtype)
+            numbers = fill.hide(wide(arrays[:, piece], dtype))
             with np.errstate(invalid="ignore", over="ignore"):  # what is not finite stays so
                 mean = numbers.mean(0)
                 gaps = mean - means[piece]
@@ -61,7 +62,8 @@ class Movement:
                 self._by_shape.clear()
                 return
             self._by_shape[shape] = _Deviations(shape)
-        self._by_shape[shape].add(arrays.reshape(len(arrays), -1), dtype)
+        rows = arrays.reshape(len(arrays), -1)
+        self._by_shape[shape].add(rows, dtype, find_fill(values, dtype))
 
     def measure(self, axis: int, means: Floats) -> Floats:
         """Return the RMS deviation of the elements of each index along an axis; 0 if it is not known.

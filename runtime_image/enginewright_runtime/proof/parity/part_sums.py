@@ -7,6 +7,7 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from enginewright_runtime.proof.parity.fills import find_fill
 from enginewright_runtime.proof.parity.values import Array, wide
 
 WHOLE: Final = -1  # in place of an axis: all elements are one part
@@ -30,7 +31,7 @@ class Errors:
 
 
 class ValueSums:
-    """Sums of the finite values of each index along an axis, over samples."""
+    """Sums of the finite values of each index along an axis that are no fills, over samples."""
 
     def __init__(self, size: int) -> None:
         """Begin with no values; `size` is that of the axis."""
@@ -42,7 +43,9 @@ class ValueSums:
 
     def add(self, values: Array, axis: int, dtype: str) -> None:
         """Add a sample's array; `dtype` is as `values.dtype_of` returns it."""
-        for (piece,) in split_parts((values,), axis, dtype):
+        fill = find_fill(values, dtype)
+        for (numbers,) in split_parts((values,), axis, dtype):
+            piece = fill.hide(numbers)
             finite = np.isfinite(piece)
             kept = np.where(finite, piece, 0.0)
             self.count += finite.sum((0, 2))
@@ -70,14 +73,16 @@ class ValueSums:
 def measure_errors(
     want: Array, have: Array, axis: int, dtype: str, most: Floats | float = np.inf
 ) -> Errors:
-    """Return the errors along an axis of two arrays of one shape, where the expected value is finite.
+    """Return the errors along an axis of two arrays of one shape, where the expected value is finite and no fill.
 
     A value that is not finite there has an infinite error. Errors above `most`, which is of all indices
     or of each, count as that.
     """
     squares, fourths, count = np.zeros((3, count_parts(want.shape, axis)))
     limits = np.square(np.broadcast_to(most, squares.shape))[:, None]
-    for first, second in split_parts((want, have), axis, dtype):
+    fill = find_fill(want, dtype)
+    for numbers in split_parts((want, have), axis, dtype):
+        first, second = fill.hide_both(*numbers)
         finite = np.isfinite(first)
         with np.errstate(over="ignore", invalid="ignore"):
             errors = np.square(np.where(finite, second - first, 0.0))
@@ -87,6 +92,15 @@ def measure_errors(
             fourths += np.square(errors).sum((0, 2))
         count += finite.sum((0, 2))
     return Errors(squares, fourths, count)
+
+
+def count_values(want: Array, axis: int, dtype: str) -> Floats:
+    """Return how many values each index along an axis has: finite ones that are no fill."""
+    count: Floats = np.zeros(count_parts(want.shape, axis))
+    fill = find_fill(want, dtype)
+    for (numbers,) in split_parts((want,), axis, dtype):
+        count += np.isfinite(fill.hide(numbers)).sum((0, 2))
+    return count
 
 
 def count_parts(shape: tuple[int, ...], axis: int) -> int:

@@ -22,7 +22,13 @@ from numpy.typing import NDArray
 
 from enginewright_runtime.proof.parity.axis_sums import OTHER_NAME
 from enginewright_runtime.proof.parity.own_scales import measure_scale, measure_share
-from enginewright_runtime.proof.parity.part_sums import WHOLE, Floats, count_parts, measure_errors
+from enginewright_runtime.proof.parity.part_sums import (
+    WHOLE,
+    Floats,
+    count_parts,
+    count_values,
+    measure_errors,
+)
 from enginewright_runtime.proof.parity.parts import AxisParts, Parts
 from enginewright_runtime.proof.parity.tolerances import Tolerance
 from enginewright_runtime.proof.parity.values import Array, dtype_of
@@ -102,7 +108,7 @@ class _Run:
     """Errors of the parts of one output of one sample, small enough to be kept for each sample."""
 
     squares: tuple[NDArray[np.float32] | None, ...]  # by axis, sums; or None if all are 0
-    counts: tuple[float, ...]  # by axis, values of each part
+    counts: tuple[Floats, ...]  # by axis, values of each part
     scale: float = 0.0  # by `own_scales`, if there are errors
 
 
@@ -112,7 +118,7 @@ class _Pool(NamedTuple):
     number: int  # of the axis, in the output's parts
     parts: AxisParts
     errors: Floats  # RMS
-    size: float  # values of each part
+    sizes: Floats  # values of each part
 
 
 class PartsJudge:
@@ -122,6 +128,7 @@ class PartsJudge:
         """Take what is expected."""
         self._parts = parts
         self._runs: dict[str, dict[str, _Run]] = {}  # by output and sample
+        self._counts: dict[tuple[str, str], tuple[Floats, ...]] = {}  # likewise, as of a run
 
     def add(self, sample: str, output: str, want: Array, have: Array, dtype: str | None) -> None:
         """Take an output of a sample, of the expected shape; an earlier run of the sample is forgotten."""
@@ -134,11 +141,11 @@ class PartsJudge:
             most = np.where(parts.names, OTHER_NAME, np.inf)
             return measure_errors(want, have, parts.axis, kind, most).squares
 
-        self._keep(sample, output, want, measure_squares, scale)
+        self._keep(sample, output, want, kind, measure_squares, scale)
 
-    def add_equal(self, sample: str, output: str, want: Array) -> None:
-        """Take an output that equals the expected one, at no cost."""
-        self._keep(sample, output, want, lambda _: None)
+    def add_equal(self, sample: str, output: str, want: Array, dtype: str | None) -> None:
+        """Take an output that equals the expected one, at no cost but for the first."""
+        self._keep(sample, output, want, dtype_of(want, dtype), lambda _: None)
 
     def fit(
         self, output: str, rank: int, allowed: Tolerance, *, as_rounding: bool = True
@@ -182,7 +189,7 @@ class PartsJudge:
                     float(pool.errors[worst]),
                     float(parts.spread[worst]),
                     float(parts.error[worst]),
-                    names=round(pool.size) if parts.names[worst] else 0,
+                    names=round(pool.sizes[worst]) if parts.names[worst] else 0,
                 )
             )
         if not faults and (fault := self._find_loss(output, allowed)):
@@ -230,7 +237,7 @@ class PartsJudge:
         least = max(allowed.atol, allowed.zero_atol)
         runs = self._runs.get(output, {})
         errors = {
-            sample: math.sqrt(_find_error(run, number, 0) / max(run.counts[number], 1.0))
+            sample: math.sqrt(_find_error(run, number, 0) / max(float(run.counts[number][0]), 1.0))
             for sample, run in runs.items()
         }
         shares = {
@@ -255,6 +262,7 @@ class PartsJudge:
         sample: str,
         output: str,
         want: Array,
+        dtype: str,
         measure: Callable[[AxisParts], Floats | None],
         scale: float = 0.0,
     ) -> None:
@@ -264,8 +272,10 @@ class PartsJudge:
             squares = (measure(part) for part in parts)
             with np.errstate(over="ignore"):  # what overflows is infinite
                 kept = tuple(None if item is None else item.astype(np.float32) for item in squares)
-            counts = tuple(want.size / len(part.count) for part in parts)
-            self._runs.setdefault(output, {})[sample] = _Run(kept, counts, scale)
+            key = output, sample
+            if key not in self._counts:
+                self._counts[key] = tuple(count_values(want, part.axis, dtype) for part in parts)
+            self._runs.setdefault(output, {})[sample] = _Run(kept, self._counts[key], scale)
 
     def _pool(self, output: str) -> Iterator[_Pool]:
         """Yield the axes that have parts, with the RMS error of each part over the samples."""
@@ -275,8 +285,8 @@ class PartsJudge:
             for run in runs:
                 if (own := run.squares[number]) is not None:
                     squares += own
-            count = max(sum(run.counts[number] for run in runs), 1.0)
-            yield _Pool(number, parts, np.sqrt(squares / count), count)
+            counts = np.maximum(np.sum([run.counts[number] for run in runs], axis=0), 1.0)
+            yield _Pool(number, parts, np.sqrt(squares / counts), counts)
 
 
 def _fits(part: AxisParts, shape: tuple[int, ...]) -> bool:
@@ -305,8 +315,8 @@ def _fails(pool: _Pool, allowed: Tolerance, size: float) -> NDArray[np.bool_]:
     # a conversion within a precision on one provider rounds nothing
     ratio = _find_ratios(parts) * _find_excess(parts, errors, allowed.part)
     rounding = ratio * parts.error if allowed.rounds else np.zeros(len(errors))
-    moving = np.square(parts.spread) * pool.size
-    chance = np.where(parts.names, np.sqrt(np.clip(moving / 2, 1.0, _CHANCE) / pool.size), 0.0)
+    moving = np.square(parts.spread) * pool.sizes
+    chance = np.where(parts.names, np.sqrt(np.clip(moving / 2, 1.0, _CHANCE) / pool.sizes), 0.0)
     negligible = np.full(len(errors), min(allowed.atol, allowed.negligible * size))
     fails: NDArray[np.bool_] = errors > np.max((share, rounding, chance, negligible), axis=0)
     return fails

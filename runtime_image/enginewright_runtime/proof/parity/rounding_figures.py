@@ -30,7 +30,7 @@ class RoundingFigures:
         numeric = [item for item in figures if item.numeric and item.elements]
         rows = sum(item.rows for item in numeric)
         return cls(
-            max((item.outside / item.elements for item in numeric), default=0.0),
+            max((item.outside_share for item in numeric), default=0.0),
             max((item.max_abs_error / (item.largest or 1.0) for item in numeric), default=0.0),
             min((item.cosine for item in numeric if item.cosine is not None), default=1.0),
             sum(item.rows_agreeing for item in numeric) / rows if rows else 1.0,

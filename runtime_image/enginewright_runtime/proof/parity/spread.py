@@ -23,19 +23,22 @@ import numpy as np
 from enginewright_contract.manifest import Spread
 from numpy.typing import NDArray
 
-from enginewright_runtime.proof.parity.measuring import pieces
+from enginewright_runtime.proof.parity.fills import Fill, find_fill
 from enginewright_runtime.proof.parity.tolerances import Tolerance
-from enginewright_runtime.proof.parity.values import Array, dtype_of, kind_of, wide
+from enginewright_runtime.proof.parity.values import Array, dtype_of, kind_of, pieces, wide
 
 REFERENCE_RUNS: Final = 32
 FEWEST_RUNS: Final = 8  # of the reference: with fewer a check would need too many runs
 _FALSE_ALARMS: Final = 1e-6  # highest probability per check
 _MOST_VALUES: Final = 1 << 18  # elements of an output, evenly spaced, in its statistics
 _QUANTILES: Final = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
-_SHARES: Final = {
-    "nan": "share of NaN",
+_INFINITIES: Final = {
     "positive-infinity": "share of +infinity",
     "negative-infinity": "share of -infinity",
+}
+_SHARES: Final = {
+    "nan": "share of NaN",
+    **_INFINITIES,
     "zero": "share of zeros",
 }
 _VALUES: Final = {
@@ -62,14 +65,14 @@ def confirmations(runs: int) -> int:
     return count
 
 
-def statistics(array: Array, golden: Array, dtype: str | None) -> dict[str, float]:
-    """Return the statistics of one run, with the cosine to `golden` if the shapes agree."""
+def statistics(array: Array, golden: Array, dtype: str | None, fill: Fill) -> dict[str, float]:
+    """Return the statistics of one run, with the cosine to `golden` if the shapes agree; `fill` counts as infinity."""
     kind = kind_of(array, dtype)
     if kind in {"string", "other"} or not array.size:
         return {}
     named = dtype_of(array, dtype)
-    figures = _shares(array, named)
-    values = wide(_some(array), named)
+    figures = _shares(array, named, fill)
+    values = fill.hide(wide(_some(array), named))
     finite = values[np.isfinite(values)]
     if finite.size:
         low, high = float(finite.min()), float(finite.max())
@@ -84,7 +87,7 @@ def statistics(array: Array, golden: Array, dtype: str | None) -> dict[str, floa
         quantiles = np.quantile(finite, list(_QUANTILES.values()))
         figures |= dict(zip(_QUANTILES, map(float, quantiles), strict=True))
     if array.shape == golden.shape:
-        cosine = _cosine(wide(_some(golden), named), values)
+        cosine = _cosine(fill.hide(wide(_some(golden), named)), values)
         figures |= {} if cosine is None else {_COSINE: cosine}
     return {name: value for name, value in figures.items() if math.isfinite(value)}
 
@@ -104,7 +107,8 @@ class SpreadBuilder:
         """Add one run."""
         self._shapes.append(array.shape)
         self._digests.append(_digest(array))
-        self._runs.append(statistics(array, self.golden, self.dtype))
+        fill = find_fill(self.golden, self.dtype)
+        self._runs.append(statistics(array, self.golden, self.dtype, fill))
 
     def spread(self) -> Spread | None:
         """Return the spread, unless there were too few runs, or their ranks differ."""
@@ -160,7 +164,10 @@ class DistributionTest:
         self._spread = spread
         self._golden = golden
         self._dtype = dtype
-        self._bounds = _bounds(spread, golden, allowed, dtype)
+        fill = find_fill(golden, dtype)
+        # earlier versions counted fills as values
+        self._fill = fill if _has_infinity(spread) else Fill()
+        self._bounds = _bounds(spread, golden, allowed, dtype, self._fill)
         self._eager = repetition is None
         self._repetition = repetition or Repetition()
         self._beyond: set[_End] | None = None
@@ -172,7 +179,7 @@ class DistributionTest:
         """Judge one run of the right type and shape; return whether another one is needed."""
         self.runs += 1
         self._repetition.take(array)
-        figures = statistics(array, self._golden, self._dtype)
+        figures = statistics(array, self._golden, self._dtype, self._fill)
         beyond = {
             end
             for name, bounds in self._bounds.items()
@@ -210,9 +217,9 @@ class DistributionTest:
 
 
 def _bounds(
-    spread: Spread, golden: Array, allowed: Tolerance, dtype: str | None
+    spread: Spread, golden: Array, allowed: Tolerance, dtype: str | None, fill: Fill
 ) -> dict[str, tuple[float, float]]:
-    values = statistics(golden, golden, dtype)
+    values = statistics(golden, golden, dtype, fill)
     largest = values.get("magnitude", 0.0)
     bounds = {}
     for name, (low, high) in spread.ranges.items():
@@ -236,9 +243,14 @@ def _beyond(name: str, value: float | None, bounds: tuple[float, float]) -> _End
     return (name, 1) if value > bounds[1] else None
 
 
-def _shares(array: Array, dtype: str) -> dict[str, float]:
+def _has_infinity(spread: Spread) -> bool:
+    return any(spread.ranges.get(name, (0.0, 0.0))[1] > 0 for name in _INFINITIES)
+
+
+def _shares(array: Array, dtype: str, fill: Fill) -> dict[str, float]:
     counts = dict.fromkeys(_SHARES, 0)
-    for piece in pieces(array, dtype):
+    for numbers in pieces(array, dtype):
+        piece = fill.hide(numbers)
         counts["zero"] += int(np.count_nonzero(piece == 0))
         if not np.isfinite(piece).all():
             counts["nan"] += int(np.count_nonzero(np.isnan(piece)))

@@ -57,6 +57,7 @@ class Tolerance:
     across_samples: bool = False  # `largest` is over all samples, as quantization ranges are
     label: str = "FP32"  # for messages: a precision, or the field that sets it
     all_numbers: bool = False  # `rtol` and `atol` apply to integers too, instead of `unequal`
+    fills: bool = True  # whether what a mask leaves counts as no value, see `fills`
 
 
 # Below this, errors of the default `atol`, which are allowed, lower the cosine below FP32's minimum.
@@ -198,4 +199,5 @@ def _make_declared(
         atol=atol or 0.0,
         label=label,
         all_numbers=all_numbers,
+        fills=False,
     )

@@ -4,6 +4,7 @@ NumPy has neither bfloat16 nor float8: depending on the source of the array they
 uint8), void elements (from an .npz file), or types of ml_dtypes.
 """
 
+from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ Kind = Literal["float", "integer", "bool", "string", "other"]
 _RAW: Final = "uV"  # kinds of arrays that may hold the bits of another type
 _NARROW: Final = ("bfloat16", "float8", "float4", "float6")
 _INTEGERS: Final = "iu"
+_PIECE: Final = 1 << 18  # elements that are converted at a time
 
 
 def kind_of(array: Array, dtype: str | None) -> Kind:
@@ -44,6 +46,13 @@ def wide(array: Array, dtype: str) -> NDArray[np.float64]:
     if array.dtype.kind in _RAW and array.dtype.name != dtype:
         array = array.view(_narrow_type(dtype))
     return array.astype(np.float64)
+
+
+def pieces(array: Array, dtype: str) -> Iterator[NDArray[np.float64]]:
+    """Yield the numbers as float64, flat, in pieces."""
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, _PIECE):
+        yield wide(flat[start : start + _PIECE], dtype)
 
 
 def _is_narrow(dtype: str | None) -> bool:

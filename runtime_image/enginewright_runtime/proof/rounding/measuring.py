@@ -25,11 +25,11 @@ from enginewright_runtime.graph.raw.storage import save
 from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS, run_sample
 from enginewright_runtime.proof.parity.axes import select_axes
 from enginewright_runtime.proof.parity.comparison import scales_of
-from enginewright_runtime.proof.parity.measuring import pieces
+from enginewright_runtime.proof.parity.fills import find_fill
 from enginewright_runtime.proof.parity.parts import PARTS, write_parts
 from enginewright_runtime.proof.parity.parts_builder import PartsBuilder
 from enginewright_runtime.proof.parity.tolerances import Tolerances
-from enginewright_runtime.proof.parity.values import Array, dtype_of
+from enginewright_runtime.proof.parity.values import Array, dtype_of, pieces
 from enginewright_runtime.proof.rounding.emulation import emulate_rounding
 from enginewright_runtime.proof.rounding.formulas import INT8_LARGEST
 from enginewright_runtime.session.arrays import Arrays, read_arrays
@@ -165,7 +165,9 @@ def _find_strange(
 
 
 def _loses_values(want: Array, have: Array, dtype: str) -> bool:
+    fill = find_fill(want, dtype)
     pairs = zip(
         pieces(want, dtype_of(want, dtype)), pieces(have, dtype_of(have, dtype)), strict=True
     )
-    return any(bool(np.any(np.isfinite(one) & ~np.isfinite(other))) for one, other in pairs)
+    both = (fill.hide_both(*pair) for pair in pairs)
+    return any(bool(np.any(np.isfinite(one) & ~np.isfinite(other))) for one, other in both)

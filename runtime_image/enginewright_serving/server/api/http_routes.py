@@ -34,7 +34,7 @@ NO_EMBEDDINGS: Final = (
 )
 
 
-class ServedResource(enum.Enum):
+class ServedResource(enum.IntEnum):  # not Enum, which hashes in Python: each request looks it up
     """What a path names."""
 
     SERVER = enum.auto()

@@ -6,6 +6,7 @@ several times, and the first request of a turn would run alone.
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Final
@@ -17,13 +18,12 @@ from enginewright_serving.server.inference.waiting import Waiting
 
 _log: Final = logging.getLogger(__name__)
 _TURN_SECONDS: Final = 0.001  # after which other connections are served first
-_LONG_SECONDS: Final = 0.02  # a run that takes longer belongs into the model's thread
+# Of processor time: a run that takes more belongs into the model's thread. A limit on the processor time stops all
+# threads alike, so that a thread, which costs more, would only answer fewer requests, also for a while after it.
+_LONG_SECONDS: Final = 0.02
 _LONG_RUNS: Final = 3  # of those among `_RUNS` in a row, after which all runs do for a while
 _RUNS: Final = 256
-# That while: twice as long whenever the first runs after it are long again. A limit on the processor time stalls
-# single runs and is over soon; a slower machine stays slow, and loses three long runs in half a minute.
-_LEAST_PAUSE_SECONDS: Final = 5.0
-_LONGEST_PAUSE_SECONDS: Final = 30.0
+_PAUSE_SECONDS: Final = 10.0  # that while
 
 
 class Turns:
@@ -44,7 +44,6 @@ class Turns:
         self.waiting: Waiting[Job] = Waiting()
         self._counted = self._long = 0  # runs among `_RUNS` so far, and long ones of them
         self._paused_until = 0.0
-        self._pause_seconds = 0.0  # of the last pause
 
     def takes(self, job: Job) -> bool:
         """Whether the run of `job` is short."""
@@ -76,8 +75,11 @@ class Turns:
 
     def _run_next(self) -> None:
         jobs: list[Job] = []
+        # until a run was long, that clock is not read: it costs as much as a tenth of a small run
+        began = time.thread_time() if self._long else -math.inf
         if self._attempt(jobs):
-            self._measure(jobs[0].finished - jobs[0].started)
+            is_long = jobs[0].finished - jobs[0].started > _LONG_SECONDS
+            self._count(is_long=is_long and time.thread_time() - began > _LONG_SECONDS)
             self._finish(jobs)
         else:
             for job in jobs:
@@ -93,31 +95,21 @@ class Turns:
             fail_all([job], "handing over a request")
             self._finish([job])
 
-    def _measure(self, seconds: float) -> None:
+    def _count(self, *, is_long: bool) -> None:
         """Take note of a run; pause after too many long ones."""
         self._counted += 1
-        if seconds > _LONG_SECONDS:
-            self._long += 1
-            if self._long == _LONG_RUNS:
-                self._pause()
-        elif self._counted >= _RUNS:
-            if not self._long:
-                self._pause_seconds = 0.0
-            self._counted = self._long = 0
-
-    def _pause(self) -> None:
-        self._pause_seconds = min(
-            max(2 * self._pause_seconds, _LEAST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS
-        )
-        self._paused_until = time.monotonic() + self._pause_seconds
-        _log.warning(
-            "%d of %d runs in the event loop took longer than %g ms: the model's thread runs all requests for %g s;"
-            " give the pod more processor time if this repeats",
-            self._long,
-            self._counted,
-            _LONG_SECONDS * 1e3,
-            self._pause_seconds,
-        )
+        self._long += is_long
+        if self._long == _LONG_RUNS:
+            self._paused_until = time.monotonic() + _PAUSE_SECONDS
+            _log.warning(
+                "%d of %d runs in the event loop took longer than %g ms: the model's thread runs all requests for %g s",
+                self._long,
+                self._counted,
+                _LONG_SECONDS * 1e3,
+                _PAUSE_SECONDS,
+            )
+        elif self._counted < _RUNS:
+            return
         self._counted = self._long = 0
 
     def _attempt(self, jobs: list[Job]) -> bool:

@@ -164,7 +164,7 @@ class Metrics(Collector):
         yield self._gauge(
             "enginewright_event_loop_runs",
             "Whether short requests run in the event loop, where a small model is several times as fast (1), or all in"
-            " the model's threads (0): the model takes longer than 1 ms, is on a device, or runs were stalled lately.",
+            " the model's threads (0): the model takes longer than 1 ms, is on a device, or runs took long lately.",
             int(self.runs_in_loop()),
         )
         yield self._counter(

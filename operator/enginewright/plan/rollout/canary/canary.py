@@ -157,7 +157,7 @@ def why_not_yet(
     if stage.phase in COMPARED and analysis.silent:
         text = (
             f"the sidecars of {analysis.silent} pods have not responded to the operator for five"
-            " minutes: check that they run and that no NetworkPolicy blocks its access to port 8081"
+            " minutes: check that they run and that no NetworkPolicy or mesh blocks its access to port 8081"
         )
         return Wait(StatusReason.SIDECAR_UNREACHABLE, text)
     if stage.phase in COMPARED and (text := waits_for(analysis.result)):
