@@ -66,6 +66,7 @@ bench: bench-serving bench-truth bench-verdicts bench-scale ## Measure the cost 
 	$(RUN)/python bench/sidecar/latency.py
 	$(RUN)/python bench/pipeline/bench.py
 	$(RUN)/python bench/preflight/bench.py
+	$(RUN)/python bench/operator_memory.py
 
 bench-serving: venv ## Measure the cost of serving beside other model servers: 30 min; OPTIONS=--quick, '--soak 10', '--runs 2', --hostile
 	$(RUN)/python -m bench.serving $(OPTIONS)

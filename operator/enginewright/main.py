@@ -180,7 +180,8 @@ def _settings(watched: tuple[Watch, ...]) -> kopf.OperatorSettings:
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 330
     settings.watching.connect_timeout = 30
-    settings.watching.chunk_size = 500
+    settings.watching.chunk_size = 200  # objects, each of them held until its worker ends
+    settings.queueing.idle_timeout = 0.05  # seconds after which it does
     settings.networking.request_timeout = 30
     settings.networking.error_backoffs = (1, 2, 4)  # the default also waits 54 s on a 403
     for watch in watched:

@@ -38,6 +38,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.e2e.harness import Namespace
 from tests.support import simulated_cluster as played
+from tests.support.listings import show
 from tests.support.plan_objects import make_object
 from tests.support.waiting import Deadline
 
@@ -186,7 +187,7 @@ async def test_the_poller_keeps_what_a_listed_pod_says(
     registry = CollectorRegistry()
     client = KubeClient(load_connection, RestMetrics(registry))
     cache = ObjectCache()
-    cache.replace(PODS, await client.list(PODS, namespace.name))
+    show(cache, PODS, await client.list(PODS, namespace.name))
     woken: asyncio.Queue[ModelKey] = asyncio.Queue()
     poller = VerdictPoller(
         cache,

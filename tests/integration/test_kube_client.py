@@ -147,7 +147,7 @@ async def test_lists_are_read_in_pages_and_say_their_kind(setup: Setup) -> None:
     assert listing.items[0]["apiVersion"] == "apps/v1"
     assert listing.resource_version == "7"
     first, second = (query for _, _, query, _ in setup.server.requests)
-    assert first == {"limit": "500", "labelSelector": "a=b", "fieldSelector": "metadata.name=x"}
+    assert first == {"limit": "200", "labelSelector": "a=b", "fieldSelector": "metadata.name=x"}
     assert second["continue"] == "more"
 
 

@@ -31,6 +31,7 @@ from prometheus_client import CollectorRegistry
 from typing_extensions import override
 
 from tests.support.fake_kube import at_once
+from tests.support.listings import show
 from tests.support.plan_objects import KINDS, NAMESPACE, Json
 from tests.support.plan_world import CONFIG
 from tests.support.simulation import Simulation
@@ -112,7 +113,7 @@ class World(Simulation):
     def watch(self) -> None:
         """Deliver all existing objects, and deletions, to the watch."""
         for resource in KINDS.values():
-            self.cache.replace(resource, self.kube.listing(resource))
+            show(self.cache, resource, self.kube.listing(resource))
 
     @override
     def pass_once(self) -> bool:

@@ -6,7 +6,7 @@ Only for unit tests; the same behaviour is tested on a real API server in tests/
 import copy
 import itertools
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Self, TypeVar
 
@@ -21,6 +21,7 @@ T = TypeVar("T")
 Key = tuple[str, str, str]  # kind, namespace (empty for cluster-scoped kinds), name
 
 START: Final = datetime(2026, 11, 21, 12, tzinfo=UTC)
+PAGE: Final = 2  # objects
 ANOTHER_CLIENT: Final = "kubectl"
 _WRITES: Final = ("apply", "apply_status", "create", "replace", "delete")
 _IMMUTABLE: Final = {
@@ -148,6 +149,19 @@ class FakeKube:
     ) -> Listing:
         self._count("list")
         return self.listing(resource, namespace, labels, fields)
+
+    async def pages(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+    ) -> AsyncIterator[Listing]:
+        whole = await self.list(resource, namespace, labels=labels, fields=fields)
+        for number in range(0, max(1, len(whole.items)), PAGE):
+            items = whole.items[number : number + PAGE]
+            yield Listing(items, whole.resource_version, is_whole=number == 0)
 
     async def apply(
         self, obj: Mapping[str, Any], *, force: bool = True, manager: str = FIELD_MANAGER

@@ -32,6 +32,7 @@ from prometheus_client import CollectorRegistry
 from typing_extensions import override
 
 from tests.support.fake_kube import at_once, timestamp
+from tests.support.listings import route
 from tests.support.plan_objects import CPU_IMAGE, KINDS, Json, image_facts, make_object, node
 from tests.support.plan_world import CONFIG, conditions_of
 from tests.support.simulation import Simulation
@@ -118,7 +119,7 @@ class ManyModels(Simulation):
     def watch(self) -> None:
         """Have the watches show everything that there is."""
         for resource in KINDS.values():
-            self.router.listing(resource, self.kube.listing(resource))
+            route(self.router, resource, self.kube.listing(resource))
 
     def refuse_jobs_of(self, owner: str, error: KubeError = _QUOTA) -> Self:
         """Have the API server refuse the Jobs of a model."""

@@ -231,6 +231,10 @@ class World(Simulation):
         deployments = tuple(map(deployment_view, self.all("Deployment")))
         jobs = self._jobs_of(self.model)
         claim = self.find("PersistentVolumeClaim", self.config.store.claim)
+        engines = {
+            entry["metadata"]["name"]: InferenceEngine.model_validate(entry)
+            for entry in self.all(InferenceEngine.kind)
+        }
         facts = Facts(
             model=InferenceModel.model_validate(self.model),
             config=self.config,
@@ -255,10 +259,15 @@ class World(Simulation):
             routes=tuple(map(route_view, self.all("HTTPRoute"))) if self.has_routes else None,
             has_device_claims=self.has_device_claims,
             revisions=tuple(map(revision_view, self.all("ControllerRevision"))),
-            engines={
-                entry["metadata"]["name"]: InferenceEngine.model_validate(entry)
-                for entry in self.all(InferenceEngine.kind)
-            },
+            engines=engines,
+            find_built_from=lambda key: [
+                engine for engine in engines.values() if engine.spec.prepared_key == key
+            ],
+            find_recorded=lambda record: [
+                engine
+                for engine in engines.values()
+                if record in [prepared.record_hash for prepared in engine.status.prepared]
+            ],
             engine_pods={
                 item["name"]: tuple(
                     pod_view(pod)

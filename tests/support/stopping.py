@@ -3,7 +3,7 @@
 The same over the API server in memory and over a real one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from enginewright.kube.api import JsonObject, KubeApi, Listing
@@ -48,6 +48,16 @@ class StoppingApi:
         fields: str | None = None,
     ) -> Listing:
         return await self._api.list(resource, namespace, labels=labels, fields=fields)
+
+    def pages(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+    ) -> AsyncIterator[Listing]:
+        return self._api.pages(resource, namespace, labels=labels, fields=fields)
 
     async def apply(
         self, obj: Mapping[str, Any], *, force: bool = True, manager: str = FIELD_MANAGER

@@ -18,8 +18,11 @@ from enginewright.kube.resources import (
     PODS,
     Resource,
 )
+from enginewright.manifests.store_access import StoreBucket
 from enginewright.observed.deployments import count_managers
+from enginewright.plan.types import StoreConfig
 
+from tests.support.listings import route, show
 from tests.support.optional import present
 
 
@@ -133,8 +136,8 @@ def test_listing_drops_ghosts_and_keeps_later_objects() -> None:
     cache.observe(JOBS, obj("ghost", 1, uid="g"))
     cache.observe(JOBS, obj("kept", 2, uid="k"))
     cache.observe(JOBS, obj("newer", 50, uid="n"))
-    changed = cache.replace(JOBS, Listing((obj("kept", 2, uid="k"), obj("new", 3, uid="x")), "40"))
-    assert sorted(one["metadata"]["name"] for one in changed) == ["ghost", "new"]
+    listing = Listing((obj("kept", 2, uid="k"), obj("new", 3, uid="x")), "40")
+    assert show(cache, JOBS, listing) == ["ghost", "new"]
     assert sorted(one["metadata"]["name"] for one in cache.all(JOBS)) == ["kept", "new", "newer"]
 
 
@@ -147,23 +150,26 @@ class Routed:
         self.proposals: list[str] = []
         self.collections: list[str] = []  # namespaces
         self.cache = ObjectCache()
-        self.router = Router(
-            self.cache,
-            Sinks(
-                model=lambda key: self.models.append("/".join(key)),
-                engine=lambda key: self.engines.append("/".join(key)),
-                accelerator_class=self.classes.append,
-                image=self.images.append,
-                proposals=lambda: self.proposals.append("all"),
-                collection=self.collections.append,
-            ),
+        self.sinks = Sinks(
+            model=lambda key: self.models.append("/".join(key)),
+            engine=lambda key: self.engines.append("/".join(key)),
+            accelerator_class=self.classes.append,
+            image=self.images.append,
+            proposals=lambda: self.proposals.append("all"),
+            collection=self.collections.append,
         )
+        self.router = Router(self.cache, self.sinks)
         for namespace, name in (("ns", "m"), ("ns", "n"), ("elsewhere", "m")):
             model = obj(name, 1, uid=f"{namespace}/{name}", metadata={"namespace": namespace})
             self.router.event(INFERENCE_MODELS, model, deleted=False)
         aclass = obj("cpu", 1, uid="c", metadata={"namespace": None})
         self.router.event(ACCELERATOR_CLASSES, aclass, deleted=False)
         self.forget()
+
+    def install(self, bucket: StoreBucket | None) -> None:
+        """Have the installation store artefacts in this bucket, or in volumes that nodes share."""
+        store = StoreConfig("store", "20Gi", "ReadWriteMany", None, bucket=bucket)
+        self.router = Router(self.cache, self.sinks, store)
 
     def find_woken(self) -> dict[str, list[str]]:
         """Return the keys of each kind that were queued."""
@@ -193,19 +199,50 @@ def test_a_model_is_its_own_key(routed: Routed) -> None:
     assert routed.models == ["ns/m", "ns/m"]
 
 
-@pytest.mark.parametrize("deleted", [False, True])
-def test_a_model_wakes_the_engines_that_it_may_need_no_more(routed: Routed, deleted: bool) -> None:
-    for name, status in (("waits", {}), ("built", {"engine": {"sha256": "e"}})):
-        routed.see(INFERENCE_ENGINES, obj(name, 5, uid=name, status=status))
+def refer(*engines: str) -> dict[str, Any]:
+    return {"engines": [{"class": "l4", "name": engine} for engine in engines]}
+
+
+def reject(prepared: str) -> dict[str, Any]:
+    return {"rejectedBackends": [{"backend": "tensorrt", "prepared": {"key": prepared}}]}
+
+
+@pytest.fixture
+def with_engines(routed: Routed) -> Routed:
+    """Return a router that knows engines, one of them built."""
+    for name, status in (("waits", {}), ("other", {}), ("built", {"engine": {"sha256": "e"}})):
+        spec = {"preparedKey": f"key-of-{name}"}
+        routed.see(INFERENCE_ENGINES, obj(name, 5, uid=name, spec=spec, status=status))
     routed.forget()
-    model = obj("m", 7, uid="ns/m", status={"engines": []})
-    routed.see(INFERENCE_MODELS, model, deleted=deleted)
-    assert routed.engines == ["ns/waits"]
-    routed.router.on_written(INFERENCE_MODELS, model)
-    assert routed.engines == ["ns/waits", "ns/waits"]
-    elsewhere = obj("m", 8, uid="elsewhere/m", metadata={"namespace": "elsewhere"})
-    routed.router.on_written(INFERENCE_MODELS, elsewhere)
-    assert routed.engines == ["ns/waits", "ns/waits"]
+    return routed
+
+
+def write_model(routed: Routed, version: int, status: dict[str, Any]) -> None:
+    """Have another of our controllers write a model's status."""
+    written = obj("m", version, uid="ns/m", status=status)
+    routed.cache.observe(INFERENCE_MODELS, written)
+    routed.router.on_written(INFERENCE_MODELS, written)
+
+
+@pytest.mark.parametrize("status", [refer("waits", "built"), reject("key-of-waits")])
+def test_a_model_that_needs_engines_wakes_those_that_are_not_built(
+    with_engines: Routed, status: dict[str, Any]
+) -> None:
+    with_engines.see(INFERENCE_MODELS, obj("m", 7, uid="ns/m", status=status))
+    assert with_engines.engines == ["ns/waits"]
+    write_model(with_engines, 8, refer("other"))
+    assert with_engines.engines == ["ns/waits", "ns/other", "ns/waits"], "also if needed no more"
+    write_model(with_engines, 9, {})
+    assert with_engines.engines[3:] == ["ns/other"]
+    with_engines.see(INFERENCE_MODELS, obj("m", 10, uid="ns/m", status={"phase": "x"}))
+    assert with_engines.engines[4:] == []
+
+
+def test_a_deleted_model_wakes_the_engines_that_it_needed(with_engines: Routed) -> None:
+    write_model(with_engines, 7, refer("waits"))
+    with_engines.forget()
+    with_engines.see(INFERENCE_MODELS, obj("m", 8, uid="ns/m"), deleted=True)
+    assert with_engines.engines == ["ns/waits"]
 
 
 COLLECTS = {"enginewright.dev/component": "collect"}
@@ -261,7 +298,7 @@ def test_a_namespace_is_collected_once_it_has_a_store(routed: Routed) -> None:
     routed.router.on_written(CLAIMS, obj("store", 9, uid="w", metadata={"namespace": "own"}))
     listed = obj("store", 10, uid="l", metadata={"namespace": "listed"})
     kept = present(routed.cache.get(CLAIMS, "new", "store"))
-    routed.router.listing(CLAIMS, Listing((listed, kept), "6"))
+    route(routed.router, CLAIMS, Listing((listed, kept), "6"))
     assert routed.collections == ["own", "listed"]
     routed.see(CLAIMS, listed, deleted=True)
     routed.collections.clear()
@@ -271,19 +308,34 @@ def test_a_namespace_is_collected_once_it_has_a_store(routed: Routed) -> None:
         routed.collections.clear()
 
 
-def test_an_engine_wakes_itself_and_the_models_that_may_wait_for_it(routed: Routed) -> None:
-    routed.see(INFERENCE_ENGINES, obj("e", 5, uid="e", status={"stage": "build"}))
-    assert routed.engines == ["ns/e"]
-    assert sorted(routed.models) == ["ns/m", "ns/n"]
+def test_an_engines_stage_wakes_itself_and_only_the_models_that_use_its_key(routed: Routed) -> None:
+    routed.see(INFERENCE_MODELS, obj("m", 2, uid="ns/m", status=refer("e")))
+    same = {"prepared": {"key": "p"}}  # as it was built from, by settings of another engine
+    routed.see(INFERENCE_MODELS, obj("same", 2, uid="ns/same", status=same))
+    elsewhere = {"namespace": "elsewhere"}
+    routed.see(
+        INFERENCE_MODELS, obj("m", 2, uid="elsewhere/m", metadata=elsewhere, status=refer("e"))
+    )
     routed.forget()
-    routed.see(INFERENCE_ENGINES, obj("e", 6, uid="e", status={"stage": "build"}))
+
+    def make_engine(version: int, stage: str) -> dict[str, Any]:
+        return obj("e", version, uid="e", spec={"preparedKey": "p"}, status={"stage": stage})
+
+    routed.see(INFERENCE_ENGINES, make_engine(5, "build"))
+    assert (routed.engines, sorted(routed.models)) == (["ns/e"], ["ns/m", "ns/same"])
+    routed.forget()
+    routed.see(INFERENCE_ENGINES, make_engine(6, "build"))
     assert (routed.engines, routed.models) == ([], []), "nothing has changed"
-    routed.see(INFERENCE_ENGINES, obj("e", 7, uid="e"), deleted=True)
+    routed.see(INFERENCE_ENGINES, make_engine(7, "verify"))
+    assert (routed.engines, sorted(routed.models)) == (["ns/e"], ["ns/m", "ns/same"])
+    routed.forget()
+    routed.see(INFERENCE_ENGINES, make_engine(8, "verify"), deleted=True)
     assert routed.engines == ["ns/e"]
-    assert sorted(routed.models) == ["ns/m", "ns/n"], "one of them makes it again"
+    assert sorted(routed.models) == ["ns/m", "ns/same"], "one of them makes it again"
 
 
 def test_users_of_an_engine_wake_no_model(routed: Routed) -> None:
+    routed.see(INFERENCE_MODELS, obj("m", 2, uid="ns/m", status=refer("e")))
     built = {"engine": {"sha256": "e"}, "users": {"count": 1}}
     routed.see(INFERENCE_ENGINES, obj("e", 5, uid="e", status=built))
     routed.forget()
@@ -294,11 +346,11 @@ def test_users_of_an_engine_wake_no_model(routed: Routed) -> None:
     routed.router.on_written(INFERENCE_ENGINES, obj("e", 7, uid="e", status=built))
     assert (routed.engines, routed.models) == (["ns/e", "ns/e"], [])
     routed.see(INFERENCE_ENGINES, obj("e", 8, uid="e", status={**used, "engine": {"sha256": "f"}}))
-    assert sorted(routed.models) == ["ns/m", "ns/n"]
+    assert routed.models == ["ns/m"]
     routed.forget()
     routed.see(INFERENCE_ENGINES, obj("e", 9, uid="e"), deleted=True)
     routed.see(INFERENCE_ENGINES, obj("e", 10, uid="another", status=used))
-    assert sorted(routed.models) == ["ns/m", "ns/m", "ns/n", "ns/n"]
+    assert routed.models == ["ns/m", "ns/m"]
 
 
 def test_the_stores_claim_wakes_the_models_of_its_namespace(routed: Routed) -> None:
@@ -335,27 +387,87 @@ def node(version: int, **changes: Any) -> dict[str, Any]:
     )
 
 
-def test_a_node_heartbeat_queues_nothing(routed: Routed) -> None:
+@pytest.fixture
+def with_classes(routed: Routed) -> Routed:
+    """Return a router with a shared store, two classes, and models: m on one, n on the other, any on none by name."""
+    routed.install(StoreBucket(uri="s3://models"))
+    for name, zone in (("cpu", "a"), ("gpu", "b")):
+        aclass = obj(name, 2, uid=name, spec={"nodeSelector": {"zone": zone}})
+        aclass["metadata"]["namespace"] = None
+        routed.see(ACCELERATOR_CLASSES, aclass)
+    for name, of in (("m", "cpu"), ("n", "gpu")):
+        spec = {"accelerators": [{"class": of}]}
+        routed.see(INFERENCE_MODELS, obj(name, 2, uid=f"ns/{name}", spec=spec))
     routed.see(NODES, node(1))
-    assert sorted(routed.models) == ALL
     routed.forget()
-    routed.see(NODES, node(2))
-    assert (routed.models, routed.classes) == ([], [])
+    return routed
+
+
+def test_a_node_heartbeat_queues_nothing(with_classes: Routed) -> None:
+    with_classes.see(NODES, node(2))
+    assert with_classes.find_woken() == {}
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "classes", "models"),
     [
-        {"ready": "False"},
-        {"labels": {"zone": "b"}},
-        {"spec": {"unschedulable": True}},
-        {"spec": {"taints": [{"key": "gpu", "effect": "NoSchedule"}]}},
+        ({"ready": "False"}, ["cpu"], ["elsewhere/m", "ns/m"]),
+        ({"labels": {"zone": "a", "noted-by": "an agent"}}, ["cpu"], ["elsewhere/m", "ns/m"]),
+        ({"labels": {"zone": "b"}}, ["cpu", "gpu"], ALL),
+        ({"labels": {}}, ["cpu"], ["elsewhere/m", "ns/m"]),
+        ({"spec": {"unschedulable": True}}, ["cpu"], ["elsewhere/m", "ns/m"]),
+        (
+            {"spec": {"taints": [{"key": "x", "effect": "NoSchedule"}]}},
+            ["cpu"],
+            ["elsewhere/m", "ns/m"],
+        ),
     ],
 )
-def test_a_nodes_change_wakes_all(routed: Routed, change: dict[str, Any]) -> None:
-    routed.see(NODES, node(1))
-    routed.forget()
-    routed.see(NODES, node(2, **change))
-    assert sorted(routed.models) == ALL
-    assert routed.classes == ["cpu"]
-    assert routed.proposals == ["all"]
+def test_a_nodes_change_wakes_the_models_of_its_classes(
+    with_classes: Routed, change: dict[str, Any], classes: list[str], models: list[str]
+) -> None:
+    """The model elsewhere names no class: it may be served on any."""
+    with_classes.see(NODES, node(2, **change))
+    woken = with_classes.find_woken()
+    assert woken == {"classes": classes, "models": woken["models"], "proposals": ["all"]}
+    assert sorted(woken["models"]) == models
+
+
+def test_a_node_that_joins_or_leaves_wakes_the_models_of_its_classes(with_classes: Routed) -> None:
+    joins = node(5, labels={"zone": "b"})
+    joins["metadata"] |= {"name": "node-2", "uid": "u2"}
+    for deleted in (False, True):
+        with_classes.see(NODES, joins, deleted=deleted)
+        assert with_classes.classes == ["gpu"]
+        assert sorted(with_classes.models) == ["elsewhere/m", "ns/n"]
+        with_classes.forget()
+
+
+def test_the_first_and_the_last_node_of_an_architecture_wake_all(with_classes: Routed) -> None:
+    def make_arm(number: int) -> dict[str, Any]:
+        arm = node(10 + number, labels={"kubernetes.io/arch": "arm64"})
+        arm["metadata"] |= {"name": f"arm-{number}", "uid": f"arm-{number}"}
+        return arm
+
+    woken = []
+    for number, deleted in ((1, False), (2, False), (1, True), (2, True)):
+        with_classes.see(NODES, make_arm(number), deleted=deleted)
+        woken.append(sorted(with_classes.models))
+        with_classes.forget()
+    assert woken == [ALL, ["elsewhere/m"], ["elsewhere/m"], ALL]
+
+
+@pytest.mark.parametrize(
+    ("modes", "everyone"), [(["ReadWriteMany"], False), (["ReadWriteOnce"], True)]
+)
+def test_a_node_that_takes_pods_counts_for_all_where_one_alone_can_mount_a_store(
+    with_classes: Routed, modes: list[str], everyone: bool
+) -> None:
+    with_classes.install(None)
+    claim = obj("store", 3, uid="claim", spec={"accessModes": modes})
+    with_classes.cache.observe(CLAIMS, claim)
+    with_classes.see(NODES, node(2, spec={"unschedulable": True}))
+    assert sorted(with_classes.models) == (ALL if everyone else ["elsewhere/m", "ns/m"])
+    with_classes.forget()
+    with_classes.see(NODES, node(3, spec={"unschedulable": True}, ready="False"))
+    assert sorted(with_classes.models) == ["elsewhere/m", "ns/m"], "no pods go elsewhere"

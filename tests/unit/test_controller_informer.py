@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 
 import pytest
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.informer import Informer, Watch, watches
 from enginewright.controller.routing import ModelKey, Router, Sinks
+from enginewright.kube.api import Listing
 from enginewright.kube.errors import Forbidden, NotFound
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
@@ -16,9 +18,10 @@ from enginewright.kube.resources import (
     INFERENCE_MODELS,
     JOBS,
     PODS,
+    Resource,
 )
 
-from tests.support.fake_kube import FakeKube
+from tests.support.fake_kube import PAGE, FakeKube
 from tests.support.plan_objects import NAMESPACE, make_object
 
 
@@ -112,6 +115,36 @@ async def test_deletion_before_a_watch_restarted_is_found_in_seconds(world: Info
     await asyncio.sleep(600)
     assert world.kube.calls["list"] - listed == 4, "one listing for each kind"
     relisting.cancel()
+
+
+async def test_a_listing_is_read_page_by_page(world: Informed) -> None:
+    names = [f"m{number}" for number in range(2 * PAGE + 1)]
+    for name in names:
+        world.add("InferenceModel", name)
+    await world.informer.first_listing()
+    assert [key.name for key in world.models] == names
+    world.kube.remove("InferenceModel", NAMESPACE, names[-1])
+    await world.informer.list_all()
+    assert [name for _, name in world.cache.names(INFERENCE_MODELS)] == names[:-1]
+
+
+async def test_a_listing_that_begins_again_is_the_whole_of_what_exists(
+    world: Informed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object of a page that has expired may have been deleted since."""
+    for name in ("a", "b"):
+        world.add("InferenceModel", name)
+    both = world.kube.listing(INFERENCE_MODELS)
+    world.kube.remove("InferenceModel", NAMESPACE, "a")
+
+    async def pages(resource: Resource, *_: object, **__: object) -> AsyncIterator[Listing]:
+        if resource == INFERENCE_MODELS:
+            yield Listing(both.items, both.resource_version, is_whole=True)
+        yield world.kube.listing(resource)
+
+    monkeypatch.setattr(world.kube, "pages", pages)
+    await world.informer.first_listing()
+    assert [name for _, name in world.cache.names(INFERENCE_MODELS)] == ["b"]
 
 
 async def test_a_listing_that_fails_is_tried_again_in_seconds(world: Informed) -> None:

@@ -174,7 +174,7 @@ def test_a_mask_in_one_of_both_is_an_error_of_the_largest_value() -> None:
 @pytest.mark.parametrize(
     ("shapes", "axes", "share"),
     [
-        ([(1, 20), (1, 30), (1, 40)], (WHOLE,), 0.5),
+        ([(1, 20), (1, 30), (1, 30)], (WHOLE,), 0.5),
         ([(2, 20), (2, 30), (2, 40)], (WHOLE,), 0.5),
         ([(4, 64)] * 3, (WHOLE,), 0.95),
         ([(2, 20, 5), (2, 30, 5), (2, 40, 5)], (WHOLE, 2), 0.5),

@@ -429,7 +429,7 @@ def test_a_pod_that_no_kubelet_would_run_says_why() -> None:
     world = on_device()
     world.job_pod(phase="Failed", reason="UnexpectedAdmissionError", message="Allocate failed")
     world.job_ends("Failed")
-    assert world.conditions()["Ready"] == ("False", "InternalError")
+    assert world.conditions()["Ready"] == ("False", "PodNotStarted")
     assert "the Job failed before a stage began: Allocate failed" in world.message()
 
 

@@ -55,6 +55,7 @@ from hypothesis.stateful import (
 from typing_extensions import override
 
 from tests.support import releases
+from tests.support.cached import CachedCopies, read
 from tests.support.effort import examples
 from tests.support.plan_objects import (
     OTHER,
@@ -259,6 +260,7 @@ class Cluster(RuleBasedStateMachine):
         self.content: dict[str, int] = {}  # versions of what addresses hold
         self.last_complete = self._last_complete() if world.model else ""
         self.patches = pytest.MonkeyPatch()
+        self.copies, self.copied = CachedCopies(), set[str]()  # resource versions
 
     @override
     def teardown(self) -> None:
@@ -675,6 +677,18 @@ class Cluster(RuleBasedStateMachine):
         assert self.last_complete in revisions or not revisions, "it is known from the revisions"
 
     # promises
+
+    @invariant()
+    def nothing_that_is_read_of_an_object_is_lost_in_the_cache(self) -> None:
+        """So a plan from the cache is the same as one from the objects."""
+        for entry in self.world.kube.objects.values():
+            if (version := entry["metadata"]["resourceVersion"]) not in self.copied:
+                self.copied.add(version)
+                managed = {"managedFields": [{"manager": "m"}], **entry["metadata"]}
+                copied = self.copies.make_copy({**entry, "metadata": managed})
+                assert read(copied) == read(entry)
+                if entry["kind"] == "Deployment":  # with what a user's edit is found
+                    assert copied["spec"] == entry["spec"]
 
     @invariant()
     def one_state_is_reported(self) -> None:

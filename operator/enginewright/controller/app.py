@@ -71,7 +71,7 @@ class OperatorApplication:
             images_changed=self._images_changed,
             leads=self._leadership.release.may_act,
         )
-        self.router = Router(cache, self._controllers.sinks())
+        self.router = Router(cache, self._controllers.sinks(), settings.config.store)
         self.informer = Informer(
             self._client,
             self.router,

@@ -2,64 +2,120 @@
 
 Three sources feed it: the first listing, kopf's watch events and the responses to our own writes.
 They arrive in any order, so an older resource version or a deleted uid is ignored.
+
+Objects are kept packed, all but those of the cluster, which every plan reads, and those that were read last.
 """
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, cast
 
-from enginewright.controller.observe import Kind, Viewed, Views, name_of
+from enginewright.controller.indices import Index, list_indices
+from enginewright.controller.observe import Kind, Viewed, name_of
+from enginewright.controller.packing import Packed, Packer
 from enginewright.controller.slim import slim, without_version
-from enginewright.kube.api import JsonObject, Listing
+from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import Resource
 from enginewright.manifests import labels
+from enginewright.observed.base import ObservedObject
 
 _TOMBSTONES: Final = 4096  # deleted uids that are remembered, against late events
-
-_OWNERS: Final = (labels.MODEL, labels.ENGINE)
+UNPACKED: Final = 512  # objects that were read last, of a dozen passes
 
 _Name = tuple[str, str]  # namespace (empty for cluster-scoped kinds), name
 _Listener = Callable[[_Name, JsonObject | None], None]
-_Owner = tuple[str, str, str]  # label, namespace, name
+
+
+class Change(NamedTuple):
+    """What an object was before, if it was there, and is now, if it is."""
+
+    before: JsonObject | None
+    now: JsonObject | None
+
+
+class _Unpacked(JsonObject):
+    """An object that was read lately, with its view once it has one."""
+
+    __slots__ = ("view",)
+    view: ObservedObject | None
+
+
+class _Objects:
+    """The objects of one kind."""
+
+    def __init__(self) -> None:
+        self.packed: dict[str, dict[str, Packed]] = {}  # by namespace and name
+        self.packer = Packer()
+        # names in alphabetical order, so that plans are stable
+        self.indices: dict[tuple[str, Index], tuple[str, ...]] = {}
+        self.listeners: list[_Listener] = []
+
+    def find(self, namespace: str, name: str) -> Packed | None:
+        """Return an object, if there is one."""
+        return self.packed.get(namespace, {}).get(name)
+
+    def put(self, namespace: str, name: str, obj: Mapping[str, Any], version: str) -> None:
+        """Keep an object, which is given without its version."""
+        self.packed.setdefault(namespace, {})[name] = self.packer.pack(obj, version)
+
+    def remove(self, namespace: str, name: str) -> None:
+        """Forget an object."""
+        names = self.packed[namespace]
+        del names[name]
+        if not names:
+            del self.packed[namespace]
+
+    def reindex(
+        self, namespace: str, name: str, old: frozenset[Index], new: frozenset[Index]
+    ) -> None:
+        """Find an object by what it is found by now, and no more by the rest of the `old`."""
+        for index in old - new:
+            key = namespace, index
+            if left := tuple(other for other in self.indices[key] if other != name):
+                self.indices[key] = left
+            else:
+                del self.indices[key]
+        for index in new - old:
+            key = namespace, index
+            names = self.indices.get(key, ())
+            place = bisect_left(names, name)
+            self.indices[key] = (*names[:place], name, *names[place:])
 
 
 class ObjectCache:
-    """Objects by kind and name, children also by the label of their owner. Not thread-safe."""
+    """Objects by kind and name, and by what `list_indices` returns. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._objects: dict[Resource, dict[_Name, JsonObject]] = {}
-        self._children: dict[Resource, dict[_Owner, dict[str, JsonObject]]] = {}
-        self._listeners: dict[Resource, list[_Listener]] = {}
+        self._kinds: dict[Resource, _Objects] = {}
+        self._unpacked: OrderedDict[tuple[Resource, str, str], _Unpacked] = OrderedDict()
+        self._of_cluster: dict[tuple[Resource, str, str], _Unpacked] = {}
         self._listed: set[Resource] = set()  # kinds that the API server has
-        self._changes: Counter[Resource] = Counter()
         self._tombstones: OrderedDict[str, None] = OrderedDict()
-        self._views = Views()
 
     def observe(
         self, resource: Resource, obj: Mapping[str, Any], *, deleted: bool = False
-    ) -> JsonObject | None:
-        """Handle an event, or the response to a write; returns the object if a field that is read has changed."""
+    ) -> Change | None:
+        """Handle an event, or the response to a write; returns what has changed of the fields that are read."""
         if deleted:
             return self._forget(resource, obj)
         return self._take(resource, obj)
 
-    def replace(self, resource: Resource, listing: Listing) -> list[JsonObject]:
-        """Handle a complete listing, which newer objects outlive; returns what was changed or deleted."""
+    def end_listing(
+        self, resource: Resource, names: Collection[_Name], version: str
+    ) -> list[JsonObject]:
+        """Handle the names in a complete listing; returns the ghosts: what did not exist any more at its version."""
         self._listed.add(resource)
-        changed = [taken for obj in listing.items if (taken := self._take(resource, obj))]
-        listed = {name_of(obj) for obj in listing.items}
-        as_of = _version(listing.resource_version)
-        ghosts = [
-            obj
-            for name, obj in self._objects.get(resource, {}).items()
-            if name not in listed and _version_of(obj) <= as_of
+        as_of = _number(version)
+        return [
+            self._unpack(resource, *name)
+            for name in self.names(resource)
+            if name not in names and _number(self._get_version(resource, name)) <= as_of
         ]
-        changed += [gone for obj in ghosts if (gone := self._forget(resource, obj))]
-        return changed
 
     def listen(self, resource: Resource, listener: _Listener) -> None:
         """Call `listener` with name and object whenever one of a kind changes; without an object when it is deleted."""
-        self._listeners.setdefault(resource, []).append(listener)
+        self._of(resource).listeners.append(listener)
 
     def is_known(self, resource: Resource) -> bool:
         """Return whether the API server had this kind at its last listing."""
@@ -73,84 +129,136 @@ class ObjectCache:
         self._listed.discard(resource)
         return was_known
 
+    def names_everywhere(self, resource: Resource, index: str, value: str) -> list[_Name]:
+        """Return namespaces and names of the objects that an index has, in all namespaces."""
+        return [
+            (namespace, name)
+            for namespace in self._of(resource).packed
+            for name in self.find_names(resource, namespace, index, value)
+        ]
+
     def get(self, resource: Resource, namespace: str | None, name: str) -> JsonObject | None:
         """Return an object, which must not be modified."""
-        return self._objects.get(resource, {}).get((namespace or "", name))
+        if self._of(resource).find(namespace or "", name) is None:
+            return None
+        return self._unpack(resource, namespace or "", name)
 
-    def all(self, resource: Resource) -> Iterable[JsonObject]:
-        """Return a copy of the list of all objects of a kind."""
-        return tuple(self._objects.get(resource, {}).values())
+    def names(self, resource: Resource, namespace: str | None = None) -> list[_Name]:
+        """Return namespaces and names of all objects of a kind, or of those in a namespace."""
+        packed = self._of(resource).packed
+        spaces = packed if namespace is None else packed.keys() & {namespace}
+        return [(space, name) for space in spaces for name in packed[space]]
+
+    def all(self, resource: Resource) -> Iterator[JsonObject]:
+        """Yield all objects of a kind, one at a time: together they take much memory."""
+        return self._yield_objects(resource, self.names(resource))
 
     def in_namespace(self, resource: Resource, namespace: str) -> tuple[JsonObject, ...]:
         """Return the objects of a kind in a namespace."""
-        return tuple(
-            obj for (where, _), obj in self._objects.get(resource, {}).items() if where == namespace
-        )
-
-    def changes(self, resource: Resource) -> int:
-        """Return how often objects of a kind were created, changed or deleted."""
-        return self._changes[resource]
+        return tuple(self._yield_objects(resource, self.names(resource, namespace)))
 
     def views(self, kind: Kind[Viewed], objects: Iterable[JsonObject]) -> tuple[Viewed, ...]:
-        """Return the views of cached objects; those of unchanged objects are reused."""
-        return self._views.of(kind, objects)
+        """Return the views of cached objects; those of unchanged objects are reused while they are in use."""
+        return tuple(_view(kind, obj) for obj in objects)
+
+    def find(
+        self, resource: Resource, namespace: str, index: str, value: str
+    ) -> tuple[JsonObject, ...]:
+        """Return the objects that an index has, by name so that plans are stable."""
+        names = self.find_names(resource, namespace, index, value)
+        return tuple(self._unpack(resource, namespace, name) for name in names)
+
+    def find_names(
+        self, resource: Resource, namespace: str, index: str, value: str
+    ) -> tuple[str, ...]:
+        """Return their names alone."""
+        return self._of(resource).indices.get((namespace, (index, value)), ())
 
     def of_model(self, resource: Resource, namespace: str, model: str) -> tuple[JsonObject, ...]:
-        """Return the objects that carry the model's label, by name so that plans are stable."""
-        return self._of((labels.MODEL, namespace, model), resource)
+        """Return the objects that carry the model's label."""
+        return self.find(resource, namespace, labels.MODEL, model)
 
     def of_engine(self, resource: Resource, namespace: str, engine: str) -> tuple[JsonObject, ...]:
-        """Return the objects that carry the engine's label, by name likewise."""
-        return self._of((labels.ENGINE, namespace, engine), resource)
+        """Return the objects that carry the engine's label; of models, those that refer to it."""
+        return self.find(resource, namespace, labels.ENGINE, engine)
 
-    def _of(self, owner: _Owner, resource: Resource) -> tuple[JsonObject, ...]:
-        children = self._children.get(resource, {}).get(owner, {})
-        return tuple(children[name] for name in sorted(children))
+    def _of(self, resource: Resource) -> _Objects:
+        kind = self._kinds.get(resource)
+        if kind is None:
+            kind = self._kinds[resource] = _Objects()
+        return kind
 
-    def _take(self, resource: Resource, obj: Mapping[str, Any]) -> JsonObject | None:
-        name = name_of(obj)
-        before = self._objects.setdefault(resource, {}).get(name)
+    def _yield_objects(self, resource: Resource, names: Iterable[_Name]) -> Iterator[JsonObject]:
+        return (obj for name in names if (obj := self.get(resource, *name)) is not None)
+
+    def _get_version(self, resource: Resource, name: _Name) -> str:
+        packed = self._of(resource).find(*name)
+        return packed.version if packed else ""
+
+    def _unpack(self, resource: Resource, namespace: str, name: str) -> JsonObject:
+        """Return an object that exists."""
+        key = resource, namespace, name
+        if not resource.namespaced:
+            return self._of_cluster[key]
+        obj = self._unpacked.get(key)
+        if obj is None:
+            obj = _make_unpacked(self._of(resource).packed[namespace][name].unpack())
+            self._hold(key, obj)
+        else:
+            self._unpacked.move_to_end(key)
+        return obj
+
+    def _hold(self, key: tuple[Resource, str, str], obj: _Unpacked) -> None:
+        if not key[0].namespaced:
+            self._of_cluster[key] = obj
+            return
+        self._unpacked[key] = obj
+        self._unpacked.move_to_end(key)
+        if len(self._unpacked) > UNPACKED:
+            self._unpacked.popitem(last=False)
+
+    def _take(self, resource: Resource, obj: Mapping[str, Any]) -> Change | None:
+        name, kind = name_of(obj), self._of(resource)
         if obj["metadata"].get("uid", "") in self._tombstones:
             return None
-        if before is not None and _version_of(obj) <= _version_of(before):
+        held = kind.find(*name)
+        version = str(obj["metadata"].get("resourceVersion", ""))
+        if held is not None and _number(version) <= _number(held.version):
             return None
-        kept = slim(resource, obj)
-        self._index(resource, before, kept)
-        self._objects[resource][name] = kept
+        kept = _make_unpacked(slim(resource, obj))
+        content = without_version(kept)
+        before = self._unpack(resource, *name) if held is not None else None
+        is_changed = before is None or without_version(before) != content
+        if held is None or is_changed:
+            kind.put(*name, content, version)
+            old = list_indices(resource, before) if before is not None else frozenset()
+            kind.reindex(*name, old, list_indices(resource, kept))
+        else:
+            held.version = version
+            kept.view = cast("_Unpacked", before).view
+        self._hold((resource, *name), kept)
         self._notify(resource, name, kept)
-        if before is not None and without_version(before) == without_version(kept):
-            return None
-        return kept
+        return Change(before, kept) if is_changed else None
 
-    def _forget(self, resource: Resource, obj: Mapping[str, Any]) -> JsonObject | None:
+    def _forget(self, resource: Resource, obj: Mapping[str, Any]) -> Change | None:
         uid = obj["metadata"].get("uid", "")
         self._tombstones[uid] = None
         if len(self._tombstones) > _TOMBSTONES:
             self._tombstones.popitem(last=False)
-        before = self.get(resource, *name_of(obj))
+        name, kind = name_of(obj), self._of(resource)
+        before = self.get(resource, *name)
         if before is None or before["metadata"].get("uid", "") != uid:
             return None  # another object has taken the name
-        del self._objects[resource][name_of(obj)]
-        self._views.forget(resource, before)
-        self._index(resource, before, None)
-        self._notify(resource, name_of(obj), None)
-        return before
+        kind.remove(*name)
+        kind.reindex(*name, list_indices(resource, before), frozenset())
+        for held in (self._unpacked, self._of_cluster):
+            held.pop((resource, *name), None)
+        self._notify(resource, name, None)
+        return Change(before, None)
 
     def _notify(self, resource: Resource, name: _Name, obj: JsonObject | None) -> None:
-        self._changes[resource] += 1
-        for listener in self._listeners.get(resource, ()):
+        for listener in self._of(resource).listeners:
             listener(name, obj)
-
-    def _index(self, resource: Resource, old: JsonObject | None, new: JsonObject | None) -> None:
-        index = self._children.setdefault(resource, {})
-        for label in _OWNERS:
-            if old is not None and (owner := _owner_by_label(old, label)):
-                siblings = index[(label, *owner)]
-                del siblings[old["metadata"]["name"]]
-                if not siblings:
-                    del index[(label, *owner)]
-            if new is not None and (owner := _owner_by_label(new, label)):
-                index.setdefault((label, *owner), {})[new["metadata"]["name"]] = new
 
 
 def model_of(obj: Mapping[str, Any]) -> _Name | None:
@@ -169,10 +277,21 @@ def _owner_by_label(obj: Mapping[str, Any], label: str) -> _Name | None:
     return (metadata.get("namespace") or "", owner) if owner else None
 
 
-def _version_of(obj: Mapping[str, Any]) -> int:
-    return _version(obj["metadata"].get("resourceVersion", ""))
+def _make_unpacked(obj: JsonObject) -> _Unpacked:
+    unpacked = _Unpacked(obj)
+    unpacked.view = None
+    return unpacked
 
 
-def _version(text: str) -> int:
+def _view(kind: Kind[Viewed], obj: JsonObject) -> Viewed:
+    """Return the view of an object; one kind has one view."""
+    if not isinstance(obj, _Unpacked):
+        return kind.view(obj)
+    if obj.view is None:
+        obj.view = kind.view(obj)
+    return cast("Viewed", obj.view)
+
+
+def _number(version: str) -> int:
     """Return a resource version as a number; comparing them is allowed since Kubernetes 1.35 (KEP-5504)."""
-    return int(text) if text.isdecimal() else 0
+    return int(version) if version.isdecimal() else 0

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from enginewright.api.conditions import StatusReason
@@ -31,6 +32,7 @@ from enginewright.kube.resources import (
     Resource,
 )
 from enginewright.manifests.labels import STORE_MAX_SIZE
+from enginewright.observed.pods import JOB_NAME
 from enginewright.plan.store.collection import (
     Blocked,
     CollectionFacts,
@@ -87,7 +89,8 @@ class CollectionReconciler:
         cache, config = self.shared.cache, self.shared.config
         jobs = collections_of(cache, namespace)
         uids = {job.uid for job in jobs}
-        pods = cache.views(POD, cache.all(PODS))
+        by_job = (cache.find(PODS, namespace, JOB_NAME, job.name) for job in jobs)
+        pods = cache.views(POD, chain.from_iterable(by_job))
         return CollectionFacts(
             namespace=namespace,
             config=config,
@@ -105,7 +108,7 @@ class CollectionReconciler:
         if store.bucket is None:
             return cache.get(CLAIMS, namespace, store.claim) is not None
         kinds = (INFERENCE_MODELS, INFERENCE_ENGINES, CONTROLLER_REVISIONS)
-        return any(cache.in_namespace(kind, namespace) for kind in kinds)
+        return any(cache.names(kind, namespace) for kind in kinds)
 
     async def _execute(self, plan: CollectionSteps) -> bool:
         wrote = False

@@ -22,12 +22,9 @@ _LABEL: Final = "model_namespace"  # `namespace` is the scrape's
 
 def collections_of(cache: ObjectCache, namespace: str | None = None) -> tuple[CollectionView, ...]:
     """Return the Jobs that collect, of one namespace's store or of all."""
-    return tuple(
-        collection_view(job)
-        for job in cache.all(JOBS)
-        if (job["metadata"].get("labels") or {}).get(COMPONENT) == COLLECT
-        and namespace in (None, job["metadata"]["namespace"])
-    )
+    names = cache.names_everywhere(JOBS, COMPONENT, COLLECT)
+    jobs = (cache.get(JOBS, *name) for name in names if namespace in (None, name[0]))
+    return tuple(map(collection_view, filter(None, jobs)))
 
 
 class CollectionMetrics:

@@ -1,5 +1,6 @@
 """The engines that every model uses, kept up to date from the cache, so that no reconcile searches all models."""
 
+import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from functools import partial
@@ -32,7 +33,8 @@ class EngineUses:
         self._cache = cache
         self._changed = changed
         self._uses: dict[str, dict[str, EngineUse]] = {}
-        self._models: dict[tuple[Resource, _Name], _Name] = {}  # of children
+        # models of children, by the children's kind, namespace and name
+        self._models: dict[Resource, dict[_Name, str]] = {kind: {} for kind in _CHILDREN}
         self._engines: dict[str, dict[str, str]] = {}  # keys by namespace and name
         cache.listen(INFERENCE_ENGINES, self._engine)
         cache.listen(INFERENCE_MODELS, lambda name, _: self._update(name))
@@ -44,13 +46,13 @@ class EngineUses:
         return self._uses.get(namespace, {}).values()
 
     def _child(self, resource: Resource, name: _Name, obj: JsonObject | None) -> None:
-        before = self._models.pop((resource, name), None)
-        model = model_of(obj) if obj else None
+        models, namespace = self._models[resource], name[0]
+        before = models.pop(name, "")
+        _, model = (model_of(obj) if obj else None) or ("", "")
         if model:
-            self._models[resource, name] = model
-        for pair in {before, model} - {None}:
-            if pair:
-                self._update(pair)
+            models[name] = sys.intern(model)
+        for owner in sorted({before, model} - {""}):
+            self._update((namespace, owner))
 
     def _update(self, model: _Name) -> None:
         namespace, name = model

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 
 from enginewright_contract.images import ImageFacts
 from enginewright_contract.measurements import Measurements
@@ -14,6 +15,7 @@ from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import EngineReference
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.children import of_jobs, of_owner
+from enginewright.controller.indices import PREPARED, RECORD, is_unbuilt
 from enginewright.controller.observe import (
     AUTOSCALER,
     BUDGET,
@@ -30,7 +32,7 @@ from enginewright.controller.observe import (
 )
 from enginewright.controller.parse import parse_objects
 from enginewright.controller.references import references
-from enginewright.controller.routing import EngineKey, is_unbuilt
+from enginewright.controller.routing import EngineKey
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     CLAIM_TEMPLATES,
@@ -99,6 +101,8 @@ def gather(
         has_device_claims=cache.is_known(CLAIM_TEMPLATES),
         revisions=children(REVISION),
         engines=_Engines(cache, namespace),
+        find_built_from=partial(_find_engines, cache, namespace, PREPARED),
+        find_recorded=partial(_find_engines, cache, namespace, RECORD),
         engine_pods={
             item: cache.views(POD, cache.of_engine(POD.resource, namespace, item))
             for item in engines
@@ -133,6 +137,12 @@ def _find_unbuilt(
     return unbuilt
 
 
+def _find_engines(
+    cache: ObjectCache, namespace: str, index: str, value: str
+) -> list[InferenceEngine]:
+    return parse_objects(InferenceEngine, cache.find(INFERENCE_ENGINES, namespace, index, value))
+
+
 class _Engines(Mapping[str, InferenceEngine]):
     """A namespace's InferenceEngines by name, parsed on access: a plan reads few of them. Invalid ones are missing."""
 
@@ -149,9 +159,8 @@ class _Engines(Mapping[str, InferenceEngine]):
 
     @override
     def __iter__(self) -> Iterator[str]:
-        engines = self._cache.in_namespace(INFERENCE_ENGINES, self._namespace)
-        return (engine["metadata"]["name"] for engine in engines)
+        return (name for _, name in self._cache.names(INFERENCE_ENGINES, self._namespace))
 
     @override
     def __len__(self) -> int:
-        return len(self._cache.in_namespace(INFERENCE_ENGINES, self._namespace))
+        return len(self._cache.names(INFERENCE_ENGINES, self._namespace))

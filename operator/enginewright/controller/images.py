@@ -20,6 +20,7 @@ from enginewright.controller.observe import JOB, POD
 from enginewright.controller.operator_namespace import ConfigMapStore
 from enginewright.controller.refusals import find_refusals
 from enginewright.controller.shared import Shared
+from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import (
     CONTROLLER_REVISIONS,
     INFERENCE_MODELS,
@@ -126,14 +127,9 @@ class ImageReconciler:
         pods = self._cache.views(POD, self._ours(PODS, key))
         return Observed({job.name: job for job in jobs}, pods, self._shared.now())
 
-    def _ours(self, resource: Resource, key: str) -> list[dict[str, object]]:
+    def _ours(self, resource: Resource, key: str) -> tuple[JsonObject, ...]:
         """Return an image's Jobs or pods in the operator's namespace; labels elsewhere are not trusted."""
-        return [
-            obj
-            for obj in self._cache.all(resource)
-            if obj["metadata"].get("namespace") == self._config.namespace
-            and (obj["metadata"].get("labels") or {}).get(IMAGE) == key
-        ]
+        return self._cache.find(resource, self._config.namespace, IMAGE, key)
 
     async def _start(
         self, key: str, image: str, state: Start, observed: Observed

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from enginewright.controller.routing import Router
-from enginewright.kube.api import KubeApi, Listing
+from enginewright.kube.api import KubeApi
 from enginewright.kube.errors import KubeError, NotFound
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
@@ -147,7 +147,7 @@ class Informer:
     async def _try(self, watch: Watch) -> str | None:
         resource = watch.resource
         try:
-            listing = await self._list(watch)
+            count = await self._list(watch)
         except NotFound:
             if watch.optional:
                 self._missing.add(resource)
@@ -162,22 +162,24 @@ class Informer:
         if resource in self._missing:
             self._missing.discard(resource)
             self.outdated.set()
-        changed = self._router.listing(resource, listing)
-        _logger.debug(
-            "listed %s: %d objects, %d changed", resource.plural, len(listing.items), changed
-        )
+        _logger.debug("listed %s: %d objects", resource.plural, count)
         return None
 
-    async def _list(self, watch: Watch) -> Listing:
-        """List one kind, namespace by namespace where not all are watched. Raises KubeError."""
-
-        async def list_in(namespace: str | None) -> Listing:
-            return await self._api.list(
+    async def _list(self, watch: Watch) -> int:
+        """List one kind, namespace by namespace where not all are watched; return how many there are. Raises KubeError."""
+        everywhere = self._namespaces is None or not watch.resource.namespaced
+        names: set[tuple[str, str]] = set()
+        version = ""  # the oldest: newer objects stay
+        for namespace in (None,) if everywhere else sorted(self._namespaces or ()):
+            here: set[tuple[str, str]] = set()
+            async for page in self._api.pages(
                 watch.resource, namespace, labels=watch.labels, fields=watch.fields
-            )
-
-        if self._namespaces is None or not watch.resource.namespaced:
-            return await list_in(None)
-        listings = [await list_in(namespace) for namespace in sorted(self._namespaces)]
-        items = tuple(item for listing in listings for item in listing.items)
-        return Listing(items, listings[0].resource_version)  # the oldest: newer objects stay
+            ):
+                if page.is_whole:
+                    here.clear()
+                here |= self._router.page(watch.resource, page.items)
+                version = version or page.resource_version
+                del page  # before the next one is there
+            names |= here
+        self._router.end_listing(watch.resource, names, version)
+        return len(names)

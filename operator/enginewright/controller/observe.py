@@ -1,10 +1,9 @@
-"""The views of watched kinds, and a cache of views."""
+"""The views of watched kinds."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, Generic, TypeVar
 
-from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import (
     CLAIMS,
     CONTROLLER_REVISIONS,
@@ -56,30 +55,6 @@ POD: Final[Kind[PodView]] = Kind(PODS, pod_view)
 REVISION: Final[Kind[RevisionView]] = Kind(CONTROLLER_REVISIONS, revision_view)
 ROUTE: Final[Kind[RouteView]] = Kind(HTTP_ROUTES, route_view)
 SERVICE: Final[Kind[ServiceView]] = Kind(SERVICES, ServiceView.from_object)
-
-
-class Views:
-    """Cached views; objects are replaced, never modified."""
-
-    def __init__(self) -> None:
-        self._views: dict[Resource, dict[tuple[str, str], tuple[JsonObject, ObservedObject]]] = {}
-
-    def of(self, kind: Kind[Viewed], objects: Iterable[JsonObject]) -> tuple[Viewed, ...]:
-        """Return the views of `objects`, in their order."""
-        return tuple(self._view(kind, obj) for obj in objects)
-
-    def forget(self, resource: Resource, obj: Json) -> None:
-        """Forget a deleted object."""
-        self._views.get(resource, {}).pop(name_of(obj), None)
-
-    def _view(self, kind: Kind[Viewed], obj: JsonObject) -> Viewed:
-        views = self._views.setdefault(kind.resource, {})
-        cached = views.get(name_of(obj))
-        if cached is not None and cached[0] is obj:
-            return cast("Viewed", cached[1])  # one kind has one view
-        view = kind.view(obj)
-        views[name_of(obj)] = (obj, view)
-        return view
 
 
 def name_of(obj: Json) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import EngineReference, Prepared
 from enginewright.controller.cache import ObjectCache
+from enginewright.controller.indices import REJECTED
 from enginewright.controller.parse import parse_objects
 from enginewright.controller.routing import EngineKey
 from enginewright.kube.api import JsonObject
@@ -30,9 +31,7 @@ def preparations(cache: ObjectCache, engine: EngineKey) -> tuple[Prepared, ...]:
 def _referring(
     cache: ObjectCache, engine: EngineKey
 ) -> Iterator[tuple[JsonObject, Mapping[str, Any]]]:
-    for model in cache.in_namespace(INFERENCE_MODELS, engine.namespace):
-        if "deletionTimestamp" in model["metadata"]:
-            continue
+    for model in cache.of_engine(INFERENCE_MODELS, *engine):
         for item in (model.get("status") or {}).get("engines") or ():
             if item["name"] == engine.name:
                 yield model, item
@@ -40,9 +39,10 @@ def _referring(
 
 def is_tried_again(cache: ObjectCache, namespace: str, engine: InferenceEngine) -> bool:
     """Return whether a model has rejected the backend of an engine, and may try it again with that."""
-    rejected = str(engine.spec.backend), engine.spec.prepared_key
+    key = engine.spec.prepared_key
+    rejected = str(engine.spec.backend), key
     return any(
         (item.get("backend"), (item.get("prepared") or {}).get("key")) == rejected
-        for model in cache.in_namespace(INFERENCE_MODELS, namespace)
+        for model in cache.find(INFERENCE_MODELS, namespace, REJECTED, key)
         for item in (model.get("status") or {}).get("rejectedBackends") or ()
     )

@@ -1,12 +1,17 @@
 """Which keys an observed change affects. No IO: kopf calls this inside its watch streams."""
 
-from collections.abc import Callable, Iterable, Mapping
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from enginewright.controller.cache import ObjectCache, engine_of, model_of
+from enginewright.controller.indices import CLASSES, PREPARED, UNBUILT
+from enginewright.controller.node_changes import NodeChange
+from enginewright.controller.observe import NODE, name_of
 from enginewright.controller.slim import without_version
-from enginewright.kube.api import Listing
+from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     CLAIMS,
@@ -18,6 +23,7 @@ from enginewright.kube.resources import (
 )
 from enginewright.manifests import labels
 from enginewright.manifests.collect_job import COLLECT
+from enginewright.plan.types import StoreConfig
 
 # kinds whose objects show that a namespace has a store
 _WITH_STORE: Final = (INFERENCE_MODELS, INFERENCE_ENGINES, CLAIMS)
@@ -55,30 +61,42 @@ class Sinks:
 class Router:
     """Updates the cache and, if that has changed, the queues."""
 
-    def __init__(self, cache: ObjectCache, sinks: Sinks) -> None:
+    def __init__(self, cache: ObjectCache, sinks: Sinks, store: StoreConfig | None = None) -> None:
+        """Create it; without the configured `store`, any node may decide for any model."""
         self._cache = cache
         self._sinks = sinks
-        self._engines: dict[EngineKey, Mapping[str, Any]] = {}  # what models have been queued for
+        self._store = store
+        self._engines: dict[EngineKey, bytes] = {}  # hash of what models have been queued for
+        self._needs: dict[ModelKey, frozenset[str]] = {}  # engines that have been queued for it
 
     def event(self, resource: Resource, obj: Mapping[str, Any], *, deleted: bool) -> None:
         """Handle one watch event."""
-        before = self._cache.get(
-            resource, obj["metadata"].get("namespace"), obj["metadata"]["name"]
-        )
-        if changed := self._cache.observe(resource, obj, deleted=deleted):
-            self._route(resource, changed)
-            if before is not None and _owners(before) != _owners(changed):
-                self._route(resource, before)
-            if before is None:
-                self._collection(resource, changed)
+        change = self._cache.observe(resource, obj, deleted=deleted)
+        if change is None:
+            return
+        before, now = change.before, change.now
+        if resource == NODES:
+            self._node(before, now)
+            return
+        if now is not None:
+            self._route(resource, now)
+        if before is not None and (now is None or _owners(before) != _owners(now)):
+            self._route(resource, before)
+        if now is not None and before is None:
+            self._collection(resource, now)
 
-    def listing(self, resource: Resource, listing: Listing) -> int:
-        """Handle a complete listing; returns how many objects changed."""
-        changed = self._cache.replace(resource, listing)
-        for obj in changed:
-            self._route(resource, obj)
-            self._collection(resource, obj)
-        return len(changed)
+    def page(self, resource: Resource, items: Iterable[JsonObject]) -> frozenset[tuple[str, str]]:
+        """Handle a page of a listing; returns the namespaces and names in it."""
+        for obj in items:
+            self.event(resource, obj, deleted=False)
+        return frozenset(map(name_of, items))
+
+    def end_listing(
+        self, resource: Resource, names: Collection[tuple[str, str]], version: str
+    ) -> None:
+        """Handle the end of a listing with these names, of this version."""
+        for ghost in self._cache.end_listing(resource, names, version):
+            self.event(resource, ghost, deleted=True)
 
     def missing(self, resource: Resource) -> None:
         """Handle that the API server does not have a kind."""
@@ -90,50 +108,53 @@ class Router:
         if resource == INFERENCE_ENGINES:
             self._route(resource, obj)
         elif resource == INFERENCE_MODELS:
-            self._queue_unbuilt_engines(obj["metadata"]["namespace"])
+            self._queue_unbuilt_engines(obj)
         elif resource == CLAIMS:
             self._collection(resource, obj)
 
     def everything(self) -> None:
         """Queue every class and model: at the start, and when shared facts have changed."""
-        for accelerator_class in self._cache.all(ACCELERATOR_CLASSES):
-            self._sinks.accelerator_class(accelerator_class["metadata"]["name"])
+        for _, name in self._cache.names(ACCELERATOR_CLASSES):
+            self._sinks.accelerator_class(name)
         self.all_models()
 
     def begin(self) -> None:
         """Queue every key, once workers are running."""
         self._sinks.proposals()
         self.everything()
-        for engine in self._cache.all(INFERENCE_ENGINES):
-            metadata = engine["metadata"]
-            self._sinks.engine(EngineKey(metadata["namespace"], metadata["name"]))
+        for key in self._cache.names(INFERENCE_ENGINES):
+            self._sinks.engine(EngineKey(*key))
         self.all_collections()
 
     def all_models(self) -> None:
         """Queue every model."""
-        self._models(self._cache.all(INFERENCE_MODELS))
+        self._models(self._cache.names(INFERENCE_MODELS))
 
     def all_collections(self) -> None:
         """Queue every namespace that has a store, or has had one."""
-        objects = [entry for kind in _WITH_STORE for entry in self._cache.all(kind)]
-        objects += [entry for entry in self._cache.all(JOBS) if _collects(entry)]
-        for namespace in sorted({object_["metadata"]["namespace"] for object_ in objects}):
+        cache = self._cache
+        namespaces = {namespace for kind in _WITH_STORE for namespace, _ in cache.names(kind)}
+        namespaces |= {
+            namespace for namespace, _ in cache.names_everywhere(JOBS, labels.COMPONENT, COLLECT)
+        }
+        for namespace in sorted(namespaces):
             self._sinks.collection(namespace)
 
     def _route(self, resource: Resource, obj: Mapping[str, Any]) -> None:
         if resource == INFERENCE_MODELS:
-            self._models((obj,))
-            self._queue_unbuilt_engines(obj["metadata"]["namespace"])
-        elif resource in (ACCELERATOR_CLASSES, NODES):
-            if resource == ACCELERATOR_CLASSES:
-                self._sinks.accelerator_class(obj["metadata"]["name"])
+            self._models((name_of(obj),))
+            self._queue_unbuilt_engines(obj)
+        elif resource == ACCELERATOR_CLASSES:
+            self._sinks.accelerator_class(obj["metadata"]["name"])
             self._sinks.proposals()
             self.everything()
         elif resource == INFERENCE_ENGINES:
             self._engine(obj)
         elif resource == CLAIMS:
-            self._models_of(obj["metadata"]["namespace"])
-            self._queue_unbuilt_engines(obj["metadata"]["namespace"])
+            namespace = obj["metadata"]["namespace"]
+            self._models(self._cache.names(INFERENCE_MODELS, namespace))
+            for name in self._cache.find_names(INFERENCE_ENGINES, namespace, UNBUILT, ""):
+                self._sinks.engine(EngineKey(namespace, name))
         elif owner := model_of(obj):
             self._sinks.model(ModelKey(*owner))
         elif owner := engine_of(obj):
@@ -143,49 +164,77 @@ class Router:
         elif image := (obj["metadata"].get("labels") or {}).get(labels.IMAGE):
             self._sinks.image(image)
 
+    def _node(self, before: JsonObject | None, now: JsonObject | None) -> None:
+        """Queue what a node decides: the classes that select it, and their models; all models where any node counts."""
+        old, new = (
+            next(iter(self._cache.views(NODE, (node,) if node else ())), None)
+            for node in (before, now)
+        )
+        change = NodeChange(old, new)
+        self._sinks.proposals()
+        if change.concerns_all(self._cache, self._store):
+            self.everything()
+            return
+        classes = change.list_classes(self._cache)
+        for name in classes:
+            self._sinks.accelerator_class(name)
+        for name in (*classes, ""):  # those that name none may be served on any
+            self._models(self._cache.names_everywhere(INFERENCE_MODELS, CLASSES, name))
+
     def _engine(self, obj: Mapping[str, Any]) -> None:
-        """Queue an engine and, unless only who uses it has changed, its namespace's models: any may wait for it."""
+        """Queue an engine and, unless only who uses it has changed, the models that refer to it or to what it is built from."""
         key = EngineKey(obj["metadata"]["namespace"], obj["metadata"]["name"])
         self._sinks.engine(key)
         before = self._engines.pop(key, None)
         if (engine := self._cache.get(INFERENCE_ENGINES, *key)) is not None:
-            self._engines[key] = _without_use(engine)
+            self._engines[key] = _hash_without_use(engine)
             if before == self._engines[key]:
                 return
-        self._models_of(key.namespace)
+        prepared = str((obj.get("spec") or {}).get("preparedKey") or "")
+        for index, value in ((labels.ENGINE, key.name), (PREPARED, prepared)):
+            names = self._cache.find_names(INFERENCE_MODELS, key.namespace, index, value)
+            self._models((key.namespace, name) for name in names)
 
     def _collection(self, resource: Resource, obj: Mapping[str, Any]) -> None:
         if resource in _WITH_STORE:
             self._sinks.collection(obj["metadata"]["namespace"])
 
-    def _queue_unbuilt_engines(self, namespace: str) -> None:
-        """Queue the unbuilt engines of a namespace: its models may need others than before."""
-        for engine in self._cache.in_namespace(INFERENCE_ENGINES, namespace):
-            if is_unbuilt(engine):
-                self._sinks.engine(EngineKey(namespace, engine["metadata"]["name"]))
+    def _queue_unbuilt_engines(self, model: Mapping[str, Any]) -> None:
+        """Queue the unbuilt engines that a model may need, or may have needed before."""
+        key, cache = ModelKey(*name_of(model)), self._cache
+        before = self._needs.pop(key, frozenset())
+        observed = cache.get(INFERENCE_MODELS, *key)
+        needs = frozenset(self._list_engines(observed)) if observed else frozenset()
+        if needs:
+            self._needs[key] = needs
+        unbuilt = cache.find_names(INFERENCE_ENGINES, key.namespace, UNBUILT, "")
+        for name in sorted((before | needs).intersection(unbuilt)):
+            self._sinks.engine(EngineKey(key.namespace, name))
 
-    def _models_of(self, namespace: str) -> None:
-        self._models(self._cache.in_namespace(INFERENCE_MODELS, namespace))
+    def _list_engines(self, model: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the engines that a model refers to, or whose backend it has rejected and may try again."""
+        namespace, status = model["metadata"]["namespace"], model.get("status") or {}
+        for engine in status.get("engines") or ():
+            yield engine["name"]
+        for rejected in status.get("rejectedBackends") or ():
+            key = str((rejected.get("prepared") or {}).get("key") or "")
+            yield from self._cache.find_names(INFERENCE_ENGINES, namespace, PREPARED, key)
 
-    def _models(self, models: Iterable[Mapping[str, Any]]) -> None:
+    def _models(self, models: Iterable[tuple[str, str]]) -> None:
         for model in models:
-            metadata = model["metadata"]
-            self._sinks.model(ModelKey(metadata["namespace"], metadata["name"]))
+            self._sinks.model(ModelKey(*model))
 
 
-def _without_use(engine: Mapping[str, Any]) -> Mapping[str, Any]:
+def _hash_without_use(engine: Mapping[str, Any]) -> bytes:
+    """Return a hash of all of an engine that may decide something for models."""
     status = engine.get("status") or {}
     kept = {name: item for name, item in status.items() if name not in _USE}
-    return {**without_version(engine), "status": kept}
+    text = json.dumps({**without_version(engine), "status": kept}, sort_keys=True)
+    return hashlib.sha256(text.encode()).digest()
 
 
 def _collects(obj: Mapping[str, Any]) -> bool:
     return (obj["metadata"].get("labels") or {}).get(labels.COMPONENT) == COLLECT
-
-
-def is_unbuilt(engine: Mapping[str, Any]) -> bool:
-    """Return whether an InferenceEngine has no engine yet, so that models' references affect it."""
-    return "engine" not in (engine.get("status") or {})
 
 
 def _owners(obj: Mapping[str, Any]) -> tuple[object, object]:

@@ -10,9 +10,11 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from enginewright_contract.base import first_problem
+from enginewright_contract.keys import sha256_text
 from enginewright_contract.report import Progress
 from enginewright_contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS, Verdict
 from prometheus_client import CollectorRegistry, Counter
@@ -35,18 +37,21 @@ from enginewright.kube.errors import KubeError
 from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodHttp
 from enginewright.kube.resources import DEPLOYMENTS, PODS
 from enginewright.manifests.labels import ENGINE
-from enginewright.observed.pods import PodView
+from enginewright.observed.pods import JOB_NAME, PodView
 
 CONCURRENCY: Final = 32  # requests in progress
 FRESH: Final = 60.0  # seconds after a change in which more of them are likely
 STARTING: Final = 600.0  # seconds for which a pod that is not ready is polled fast
 EXPIRY: Final = 3 * SWEEP  # seconds after which a response that was not renewed is discarded
 
-SILENCE: Final = 300.0  # seconds without a response after which a pod's last report is too old
+# seconds without a response after which a pod's last report is too old; more where sweeps take longer
+SILENCE: Final = 300.0
 _RENEW: Final = RELEASE_SECONDS / 2  # seconds before its end at which a release is written again
 _SYNC: Final = 1.0  # seconds between two comparisons with the cache
 _MAX_MESSAGE: Final = 1024  # characters of a verdict's message that go into conditions
 _TENTH: Final = 10  # percent
+
+_Name = tuple[str, str]  # namespace, name
 
 _logger = logging.getLogger(__name__)
 
@@ -61,11 +66,18 @@ class _Pod:
     failures: int = 0  # consecutive failed polls
     failure_logged: bool = False
     body: bytes | None = None  # the last valid response
-    canonical: str = ""  # the same as canonical JSON
-    verdict: Verdict | None = None
+    canonical: str = ""  # hash of the same as canonical JSON
+    is_releasable: bool = False  # by its verdict
     progress: Progress | None = None
     silent: bool = False  # whether it has not responded for `SILENCE` seconds
     marked_until: float = 0.0  # from its annotation, in seconds since 1970
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Return its verdict, if it is known; parsed again each time, as it takes ten times the memory of its JSON."""
+        if self.body is None or self.target.kind != "verdict":
+            return None
+        return _shorten(Verdict.model_validate_json(self.body))
 
 
 def poll_counter(registry: CollectorRegistry) -> Counter:
@@ -108,10 +120,18 @@ class VerdictPoller:
         self._wall = wall
         self._polls = poll_counter(registry)
         self._schedule = PollSchedule(jitter=random.random)
-        self._rolling: frozenset[ModelKey] = frozenset()  # models whose pods are being replaced
+        # models whose pods are being replaced, and those that have a canary, by their Deployments
+        self._rolling: dict[_Name, ModelKey] = {}
+        self._canaries: dict[_Name, ModelKey] = {}
+        self._rolling_models: frozenset[ModelKey] = frozenset()
         self.measurements = MeasurementPolls(cache, http)
         self._pods: dict[str, _Pod] = {}  # by uid
-        self._synced = (0, 0)  # changes of pods and Deployments in the cache
+        self._uids: dict[_Name, str] = {}  # of these
+        # since the last comparison with the cache
+        self._changed_pods = set(cache.names(PODS))
+        self._changed_deployments = set(cache.names(DEPLOYMENTS))
+        cache.listen(PODS, lambda name, _: self._changed_pods.add(name))
+        cache.listen(DEPLOYMENTS, lambda name, _: self._changed_deployments.add(name))
         self._released: dict[ModelKey, str] = {}  # the pod that may become unready
         self._in_flight: set[asyncio.Task[None]] = set()
         self._slot_free = asyncio.Event()
@@ -120,7 +140,7 @@ class VerdictPoller:
     def verdicts_of(self, pods: Iterable[PodView]) -> dict[str, Verdict]:
         """Return the known verdicts of `pods` by pod name."""
         polled = ((pod.name, self._pods.get(pod.uid)) for pod in pods)
-        return {name: pod.verdict for name, pod in polled if pod and pod.verdict}
+        return {name: said for name, pod in polled if pod and (said := pod.verdict)}
 
     def silent(self, pods: Iterable[PodView]) -> frozenset[str]:
         """Return the names of those of `pods` that have not responded for `SILENCE` seconds."""
@@ -129,11 +149,9 @@ class VerdictPoller:
 
     def progress_of(self, namespace: str, job: str) -> Progress | None:
         """Return the progress of a Job's build, or None while it is not known."""
-        pods = (pod for pod in self._pods.values() if pod.progress is not None)
-        key = (namespace, job)
-        return next(
-            (pod.progress for pod in pods if (pod.view.namespace, pod.view.job) == key), None
-        )
+        names = self._cache.find_names(PODS, namespace, JOB_NAME, job)
+        pods = (self._pods.get(self._uids.get((namespace, name), "")) for name in names)
+        return next((pod.progress for pod in pods if pod and pod.progress is not None), None)
 
     def start(self) -> None:
         """Start polling."""
@@ -176,43 +194,60 @@ class VerdictPoller:
 
     def _sync(self, now: float) -> None:
         """Compare with the cache if that has changed, and expire responses that are too old."""
-        synced = (self._cache.changes(PODS), self._cache.changes(DEPLOYMENTS))
-        if synced != self._synced:
-            self._synced = synced
+        if self._changed_pods or self._changed_deployments:
             self._compare(now)
-        expiry = max(EXPIRY, 3 * sweep_interval(len(self._pods)))
+        thrice = 3 * sweep_interval(len(self._pods))
+        expiry, silence = max(EXPIRY, thrice), max(SILENCE, thrice)
         for pod in self._pods.values():
             if pod.canonical and pod.renewed + expiry < now:
                 self._expire(pod, now)
-            if not pod.silent and max(pod.renewed, pod.since) + SILENCE < now:
+            if not pod.silent and max(pod.renewed, pod.since) + silence < now:
                 pod.silent = True
                 self._notify(pod)
 
     def _compare(self, now: float) -> None:
-        deployments = self._cache.views(DEPLOYMENT, self._cache.all(DEPLOYMENTS))
-        self._rolling = frozenset(
-            model_key(deployment)
-            for deployment in deployments
-            if deployment.is_rolling_out and not deployment.is_trial
+        """Take over what has changed in the cache."""
+        changed, self._changed_deployments = self._changed_deployments, set()
+        for name in changed:
+            self._compare_deployment(name)
+        self._rolling_models = frozenset(self._rolling.values())
+        pods, self._changed_pods = self._changed_pods, set()
+        for name in sorted(pods):
+            self._compare_pod(name, now)
+        of_canaries = (
+            self._cache.of_model(PODS, *key) for key in frozenset(self._canaries.values())
         )
-        views = self._cache.views(POD, self._cache.all(PODS))
-        self.measurements.compare(deployments, views)
-        present = set()
-        for view in views:
-            pod = self._pods.get(view.uid)
-            if pod is not None and pod.view is view:
-                present.add(view.uid)
-            elif target := poll_target(view):
-                present.add(view.uid)
-                self._observe(view, target, now)
-        for uid in self._pods.keys() - present:
-            self._forget(uid)
+        canaries = (self._cache.get(DEPLOYMENTS, *name) for name in self._canaries)
+        self.measurements.compare(
+            self._cache.views(DEPLOYMENT, filter(None, canaries)),
+            self._cache.views(POD, chain.from_iterable(of_canaries)),
+        )
+
+    def _compare_deployment(self, name: _Name) -> None:
+        observed = self._cache.get(DEPLOYMENTS, *name)
+        for models in (self._rolling, self._canaries):
+            models.pop(name, None)
+        for view in self._cache.views(DEPLOYMENT, (observed,) if observed else ()):
+            if view.is_rolling_out and not view.is_trial:
+                self._rolling[name] = model_key(view)
+            if view.is_canary:
+                self._canaries[name] = model_key(view)
+
+    def _compare_pod(self, name: _Name, now: float) -> None:
+        observed, polled = self._cache.get(PODS, *name), self._uids.get(name)
+        views = self._cache.views(POD, (observed,) if observed else ())
+        target = next(map(poll_target, views), None)
+        if polled and (target is None or views[0].uid != polled):
+            self._forget(name)
+        if target:
+            self._observe(views[0], target, now)
 
     def _observe(self, view: PodView, target: PollTarget, now: float) -> None:
         pod = self._pods.get(view.uid)
         if pod is None or pod.target != target:
             # Not "changed": after a restart of ours all pods are new, and most of them settled.
             marked = _read_mark(view)
+            self._uids[view.namespace, view.name] = view.uid
             self._pods[view.uid] = _Pod(
                 view, target, since=now, changed=-FRESH, marked_until=marked
             )
@@ -223,7 +258,8 @@ class VerdictPoller:
             pod.changed = now
             self._schedule.poll_now(view.uid, now)
 
-    def _forget(self, uid: str) -> None:
+    def _forget(self, name: _Name) -> None:
+        uid = self._uids.pop(name)
         pod = self._pods.pop(uid)
         self._schedule.forget(uid)
         self._withdraw_release(uid, pod)
@@ -231,7 +267,7 @@ class VerdictPoller:
             self._notify(pod)
 
     def _expire(self, pod: _Pod, now: float) -> None:
-        pod.body, pod.canonical, pod.verdict, pod.progress = None, "", None, None
+        pod.body, pod.canonical, pod.progress, pod.is_releasable = None, "", None, False
         pod.changed = now
         self._notify(pod)
 
@@ -254,7 +290,7 @@ class VerdictPoller:
         address, kind = pod.target.address, pod.target.kind
         released = self._may_become_unready(uid, pod)
         # else what an earlier operator process decided expires by itself
-        if pod.verdict is not None:
+        if pod.body is not None and kind == "verdict":
             await self._mark(pod, released=released)
         result = "ok"
         try:
@@ -300,14 +336,14 @@ class VerdictPoller:
 
     @staticmethod
     def _read(pod: _Pod, body: bytes) -> str:
-        """Read a response into `pod`; returns it in a form that equals itself, unlike NaN."""
+        """Read a response, a progress into `pod`; returns a hash of its canonical form, which equals itself, unlike NaN."""
         try:
             if pod.target.kind == "progress":
                 progress = Progress.model_validate_json(body)
                 pod.progress = progress.model_copy(
                     update={"percent": min(max(progress.percent, 0), 100)}
                 )
-                return pod.progress.to_json()
+                return sha256_text(pod.progress.to_json())
             verdict = _shorten(Verdict.model_validate_json(body))
         except ValidationError as error:
             raise BadAnswer(f"not a {pod.target.kind}: {first_problem(error)}") from None
@@ -316,8 +352,8 @@ class VerdictPoller:
                 f"the verdict is for model {verdict.model[:63]}, revision {verdict.revision[:63]},"
                 " so another pod answered"
             )
-        pod.verdict = verdict
-        return verdict.to_json()
+        pod.is_releasable = may_be_released(verdict)
+        return sha256_text(verdict.to_json())
 
     @staticmethod
     def _on_failure(pod: _Pod, why: str, *, log: bool) -> None:
@@ -338,7 +374,7 @@ class VerdictPoller:
             pod.target.kind == "progress"
             or now - pod.changed < FRESH
             or (not pod.view.ready and now - max(pod.since, pod.changed) < STARTING)
-            or model_key(pod.view) in self._rolling
+            or model_key(pod.view) in self._rolling_models
             or self.measurements.concerns(pod.view)
             or model_key(pod.view) in self._released  # the others must go on keeping the promise
         )
@@ -378,8 +414,7 @@ class VerdictPoller:
             del self._released[key]
 
     def _may_become_unready(self, uid: str, pod: _Pod) -> bool:
-        verdict = pod.verdict
-        if not verdict or not may_be_released(verdict):
+        if not pod.is_releasable:
             self._withdraw_release(uid, pod)
             return False
         key = model_key(pod.view)

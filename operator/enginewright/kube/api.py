@@ -1,6 +1,6 @@
 """What the controllers need from the API server: the client has it, and the in-memory fake of the unit tests."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -12,10 +12,11 @@ JsonObject: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True)
 class Listing:
-    """A list at one `resource_version`."""
+    """A list at one `resource_version`, or a page of one."""
 
     items: tuple[JsonObject, ...]  # with apiVersion and kind, which items of a list do not have
     resource_version: str
+    is_whole: bool = True  # complete, whatever pages came before
 
 
 class Lists(Protocol):
@@ -34,6 +35,16 @@ class Lists(Protocol):
 
 class KubeApi(Lists, Protocol):
     """The verbs that the operator uses. All of them raise `KubeError`."""
+
+    def pages(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+    ) -> AsyncIterator[Listing]:
+        """Yield what `list` returns page by page: thousands of objects at once take much memory."""
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> JsonObject:
         """Return one object; NotFound if it does not exist."""

@@ -9,7 +9,7 @@ import json
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -40,7 +40,8 @@ _ATTEMPTS: Final = 4
 _FIRST_BACKOFF: Final = 0.2  # seconds, doubled each time
 _LONGEST_WAIT: Final = 5.0  # a longer Retry-After is left to the work queue
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30, connect=10)
-_PAGE: Final = 500
+_PAGE: Final = 200  # objects, which may take 20 MiB until the next ones are there
+_PAGING: Final = ("limit", "continue")
 _WARNINGS_REMEMBERED: Final = 100
 
 _logger = logging.getLogger(__name__)
@@ -83,27 +84,45 @@ class KubeClient:
         fields: str | None = None,
     ) -> Listing:
         """Return all matching objects, read in pages; the resource version is the last page's."""
+        items: tuple[JsonObject, ...] = ()
+        version = ""
+        async for page in self.pages(resource, namespace, labels=labels, fields=fields):
+            items = page.items if page.is_whole else (*items, *page.items)
+            version = page.resource_version
+        return Listing(items, version)
+
+    async def pages(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+    ) -> AsyncIterator[Listing]:
+        """Yield all matching objects in pages; one that is whole replaces those before it, which have expired."""
         query = {"limit": str(_PAGE)}
         if labels:
             query["labelSelector"] = labels
         if fields:
             query["fieldSelector"] = fields
         path = resource.path(namespace)
-        items: list[JsonObject] = []
-        try:
-            page = await self._request("GET", path, query=query)
-            items += page.get("items") or ()
-            while token := page["metadata"].get("continue"):
-                page = await self._request("GET", path, query={**query, "continue": token})
-                items += page.get("items") or ()
-        except Expired:
-            del query["limit"]
-            page = await self._request("GET", path, query=query)
-            items = page.get("items") or []
-        for item in items:
-            item["apiVersion"] = resource.api_version
-            item["kind"] = resource.kind
-        return Listing(tuple(items), page["metadata"]["resourceVersion"])
+        is_first, token = True, ""
+        while is_first or token:
+            try:
+                page = await self._request("GET", path, query=query)
+            except Expired:
+                is_first = True
+                query = {name: value for name, value in query.items() if name not in _PAGING}
+                page = await self._request("GET", path, query=query)
+            for item in page.get("items") or ():
+                item["apiVersion"] = resource.api_version
+                item["kind"] = resource.kind
+            metadata = page["metadata"]
+            items = tuple(page.get("items") or ())
+            yield Listing(items, metadata["resourceVersion"], is_whole=is_first)
+            is_first, token = False, metadata.get("continue") or ""
+            query |= {"continue": token}
+            del page, items  # before the next ones are there
 
     async def apply(
         self, obj: Mapping[str, Any], *, force: bool = True, manager: str = FIELD_MANAGER

@@ -5,7 +5,7 @@ direction: nothing here calls back, reads a clock or keeps state. What takes lon
 need (`Plan.needs`): the controller computes it and plans again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Self
@@ -155,6 +155,10 @@ class Facts:
     has_device_claims: bool = True  # whether the cluster has ResourceClaimTemplates
     revisions: tuple[RevisionView, ...] = ()  # its ControllerRevisions
     engines: Mapping[str, InferenceEngine] = field(default_factory=dict)  # the namespace's, by name
+    # the namespace's, by name: those that are built from a prepared model, by its key
+    find_built_from: Callable[[str], Iterable[InferenceEngine]] = lambda _key: ()
+    # likewise: those with a record of a prepared model, by the record's hash
+    find_recorded: Callable[[str], Iterable[InferenceEngine]] = lambda _hash: ()
     # pods of its Jobs, by engine, if known
     engine_pods: Mapping[str, tuple[PodView, ...]] = field(default_factory=dict)
     # the model's engines whose requester is deleted or needs another engine by now

@@ -19,7 +19,7 @@ from enginewright.controller.settings import (
     BadSettings,
     load_settings,
 )
-from enginewright.kube.api import JsonObject, Listing
+from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     CLAIM_TEMPLATES,
@@ -190,7 +190,7 @@ def _cache(state: ClusterState, classes: tuple[Applied, ...]) -> ObjectCache:
         for obj in state.of(resource):
             cache.observe(resource, obj)
     if state.has_device_claims:
-        cache.replace(CLAIM_TEMPLATES, Listing((), ""))
+        cache.end_listing(CLAIM_TEMPLATES, frozenset(), "")
     if state.has_routes:
-        cache.replace(HTTP_ROUTES, Listing((), ""))
+        cache.end_listing(HTTP_ROUTES, frozenset(), "")
     return cache

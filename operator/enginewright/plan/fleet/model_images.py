@@ -1,10 +1,9 @@
 """Which runtime images a model has, by variant."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from enginewright_contract.images import COMPILED_BACKENDS, VARIANTS
 
-from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import ServingState, VariantImage
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.observed.deployments import DeploymentView
@@ -35,8 +34,8 @@ def current_images(facts: Facts, serving: ServingState | None) -> dict[str, str]
         for device_class in snapshot.classes
     ):
         # beside a chosen backend, also once the spec does not request a choice any more
-        names = {engine.name for engine in status.engines}
-        backends |= {engine.spec.backend for name, engine in facts.engines.items() if name in names}
+        engines = (facts.engines.get(engine.name) for engine in status.engines)
+        backends |= {engine.spec.backend for engine in engines if engine}
     interim = interim_backend(facts.model.spec)
     if interim and any(
         device_class.interim or device_class.engine_key for device_class in snapshot.classes
@@ -52,18 +51,18 @@ def current_images(facts: Facts, serving: ServingState | None) -> dict[str, str]
     if any(
         device_class.interim for device_class in snapshot.classes
     ):  # which has the new image before the engines
-        current = {**_of_builds(facts.engines, snapshot), **current}
+        current = {**_of_builds(facts, snapshot), **current}
         current |= {item: recorded[item] for item in recorded if item in {*current, *_COMPILED}}
     return current
 
 
-def _of_builds(engines: Mapping[str, InferenceEngine], snapshot: Snapshot) -> dict[str, str]:
+def _of_builds(facts: Facts, snapshot: Snapshot) -> dict[str, str]:
     """Return the images, by variant, that build the engines for which an interim serves."""
     classes = {device_class.name for device_class in snapshot.classes if device_class.interim}
     return {
         VARIANTS[spec.backend]: spec.build.image
-        for spec in (engine.spec for _, engine in sorted(engines.items()))
-        if spec.prepared_key == snapshot.prepared_key and spec.class_name in classes
+        for spec in (engine.spec for engine in facts.find_built_from(snapshot.prepared_key))
+        if spec.class_name in classes
     }
 
 

@@ -240,7 +240,7 @@ def _find_failed_builds(
     facts: Facts, target: Target, key: str, since: str
 ) -> tuple[InferenceEngine, ...]:
     classes = {device_class.metadata.name for device_class in target.classes}
-    return store_losses.builds_without_model(facts.engines, key, classes, since)
+    return store_losses.builds_without_model(facts.find_built_from(key), classes, since)
 
 
 def _start(

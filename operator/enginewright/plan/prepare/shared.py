@@ -177,7 +177,7 @@ def find_preparation(facts: Facts, target: Target) -> TakenOver | None:
     images = facts.config.store.images
     data = digests_in_spec(facts.model.spec) or {}
     digest = data.pop(MODEL, "")
-    for engine in facts.engines.values():
+    for engine in facts.find_recorded(record):
         for prepared in engine.status.prepared:
             if (prepared.record_hash, prepared.key) == (record, engine.spec.prepared_key):
                 if images and not images.image(prepared.image):

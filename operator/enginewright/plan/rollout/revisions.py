@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
 from enginewright.api.accelerator_class import AcceleratorClass
-from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import ModelSignature, Prepared, SourceState
 from enginewright.manifests.artifact_images import ArtifactImage
 from enginewright.manifests.pod_options import PodOptions
@@ -44,7 +43,7 @@ def request_snapshot(
     """
     size = prepared.golden_output_bytes
     store = facts.config.store.access(facts.model.metadata.namespace)
-    image = _images(facts.config, facts.engines, prepared)
+    image = _images(facts, prepared)
     snapshot = Snapshot(
         **dict(PodOptions.of(facts.model.spec)),
         prepared_key=prepared.key,
@@ -107,14 +106,14 @@ def _class_snapshot(
     )
 
 
-def _images(config: Config, engines: Mapping[str, InferenceEngine], prepared: Prepared) -> _ImageOf:
+def _images(facts: Facts, prepared: Prepared) -> _ImageOf:
     """Return what the pods mount that serve an engine or the prepared model."""
-    repository = config.store.images
+    repository = facts.config.store.images
     if repository is None:
         return lambda _: None
     pushed = {
         engine.spec.key: engine.status.engine.image
-        for engine in engines.values()
+        for engine in facts.find_built_from(prepared.key)
         if engine.status.engine
     }
     return lambda key: repository.image(pushed.get(key) if key else prepared.image)

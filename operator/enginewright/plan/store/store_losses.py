@@ -5,7 +5,7 @@ replaced it, reads that as long as it serves: preparing its model again would fi
 pods never read. That is reported instead.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime
 
 from enginewright_contract.reasons import Fault, has_fault
@@ -34,14 +34,13 @@ def loss_found(facts: Facts, reads: Callable[[Snapshot, ClassSnapshot], bool], s
 
 
 def builds_without_model(
-    engines: Mapping[str, InferenceEngine], prepared_key: str, classes: Collection[str], since: str
+    engines: Iterable[InferenceEngine], classes: Collection[str], since: str
 ) -> tuple[InferenceEngine, ...]:
-    """Return the engines of these classes whose build did not find its prepared model after `since`."""
+    """Return those of a prepared model's engines, of these classes, whose build did not find it after `since`."""
     return tuple(
         engine
-        for engine in engines.values()
-        if engine.spec.prepared_key == prepared_key
-        and engine.spec.class_name in classes
+        for engine in engines
+        if engine.spec.class_name in classes
         and (failure := engine.status.failure)
         and failure.stage == ENGINE_STAGES[0]  # which reads it; the last one may miss the engine
         and has_fault(failure.reason, Fault.ARTIFACT)
