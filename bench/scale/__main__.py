@@ -39,7 +39,7 @@ def _say(text: str) -> None:
 
 
 async def _measure(fleet: Fleet) -> Run:
-    kind = "known" if fleet.known else "new"
+    kind = "known" if fleet.has_engines else "new"
     with start_control_plane(_FOLDER / f"{kind}-{fleet.count}") as plane:
         operator = Operator(plane, _IMAGE)
         operator.start()
@@ -77,7 +77,7 @@ async def _measure(fleet: Fleet) -> Run:
                 await following
     seconds = timeline.seconds()
     return Run(
-        kind=KNOWN if fleet.known else NEW,
+        kind=KNOWN if fleet.has_engines else NEW,
         models=fleet.count,
         rate=round(fleet.count / taken, 2),
         p50=round(statistics.median(seconds), 2),
@@ -129,8 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     fleets = [
-        *(Fleet(known=True, count=count) for count in options.models),
-        *(Fleet(known=False, count=count) for count in options.new),
+        *(Fleet(has_engines=True, count=count) for count in options.models),
+        *(Fleet(has_engines=False, count=count) for count in options.new),
     ]
     runs = tuple(asyncio.run(_measure(fleet)) for fleet in fleets)
     about = {

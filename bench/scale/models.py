@@ -17,12 +17,12 @@ _AT_ONCE: Final = 16  # requests of the user who applies them
 class Fleet:
     """Models of one kind."""
 
-    known: bool  # whether the store has their engines, which kwok's stages tell by the namespace
+    has_engines: bool  # whether the store has their engines, which kwok's stages tell by the namespace
     count: int
 
     def place(self, number: int) -> tuple[str, str]:
         """Return namespace and name of a model."""
-        kind = "known" if self.known else "new"
+        kind = "known" if self.has_engines else "new"
         return f"{kind}-{number // IN_NAMESPACE}", f"m-{number}"
 
 

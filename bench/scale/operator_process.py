@@ -115,7 +115,7 @@ class Operator:
             passes,
         )
 
-    def wait_settled(self, seconds: float, window: float = 3.0) -> float:
+    def wait_settled(self, seconds: float, window: float = 6.0) -> float:
         """Wait until nothing is queued and no pass ends; return when that began, by the monotonic clock."""
         deadline = time.monotonic() + seconds
         passes, since = -1.0, time.monotonic()

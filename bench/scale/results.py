@@ -65,7 +65,7 @@ class Target:
 
     what: str
     bound: float
-    value: float | None  # None: not measured
+    value: float | None
     at_least: bool = False
 
     @property

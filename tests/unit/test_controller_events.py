@@ -90,7 +90,7 @@ async def test_after_a_while_and_after_a_restart_it_counts_up() -> None:
 
 async def test_failed_event_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     kube, clock = FakeKube(), Clock()
-    kube.fail["apply"] = [Forbidden("events is forbidden")]
+    kube.fail["create"] = [Forbidden("events is forbidden")]
     await report_news(kube, clock, (MODEL, NEWS), (MODEL, EventIntent("Normal", "A", "b")))
     assert [kind for kind, _, _ in kube.objects] == ["Event"]
     assert "events is forbidden" in caplog.text

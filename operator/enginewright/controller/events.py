@@ -1,8 +1,9 @@
 """Events that `kubectl describe` shows, recorded once per change without blocking a reconcile.
 
 Reconciles enqueue them and go on: one task writes them, and logs and drops one that cannot be
-written. Warnings come first, and progress, of which a burst may be long, takes no place from them. The name of an Event is derived from its content, so that the same Event of a
-restarted operator increases the count of the existing one instead of adding one.
+written. Warnings come first, and progress, of which a burst may be long, takes no place from them. The name of an
+Event is derived from its content, so that the same Event of a restarted operator increases the count of the existing
+one instead of adding one.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from enginewright.kube.api import JsonObject, KubeApi
-from enginewright.kube.errors import KubeError, NotFound
+from enginewright.kube.errors import Conflict, KubeError, NotFound
 from enginewright.kube.resources import EVENTS
 from enginewright.plan.types import EventIntent
 
@@ -80,18 +81,25 @@ class EventRecorder:
             await queue.join()
 
     async def _write(self, event: JsonObject) -> None:
-        metadata = event["metadata"]
         now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        times = {"firstTimestamp": now, "lastTimestamp": now, "count": 1}
+        try:
+            await self._api.create({**event, **times})
+        except Conflict:
+            await self._repeat(event, times)
+
+    async def _repeat(self, event: JsonObject, times: JsonObject) -> None:
+        """Count an Event once more that exists, as recorded earlier or by an earlier process."""
+        metadata = event["metadata"]
         try:
             stored = await self._api.get(EVENTS, metadata["namespace"], metadata["name"])
-        except NotFound:
+        except NotFound:  # it has expired meanwhile
             stored = {}
-        times = {
-            "firstTimestamp": stored.get("firstTimestamp") or now,
-            "lastTimestamp": now,
+        earlier = {
+            "firstTimestamp": stored.get("firstTimestamp") or times["firstTimestamp"],
             "count": (stored.get("count") or 0) + 1,
         }
-        await self._api.apply({**event, **times})
+        await self._api.apply({**event, **times, **earlier})
 
 
 def _event(obj: Mapping[str, Any], intent: EventIntent) -> JsonObject:
