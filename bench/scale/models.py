@@ -17,7 +17,7 @@ _AT_ONCE: Final = 16  # requests of the user who applies them
 class Fleet:
     """Models of one kind."""
 
-    has_engines: bool  # whether the store has their engines, which kwok's stages tell by the namespace
+    has_engines: bool  # of the store, which kwok tells by the namespace
     count: int
 
     def place(self, number: int) -> tuple[str, str]:

@@ -59,6 +59,12 @@ class StoppingApi:
     ) -> AsyncIterator[Listing]:
         return self._api.pages(resource, namespace, labels=labels, fields=fields)
 
+    async def create(self, obj: Mapping[str, Any]) -> JsonObject:
+        ends = self._ends(f"create {_name_write(obj)}")
+        response = await self._api.create(obj)
+        self._apply(response, ends)
+        return response
+
     async def apply(
         self, obj: Mapping[str, Any], *, force: bool = True, manager: str = FIELD_MANAGER
     ) -> JsonObject:

@@ -27,7 +27,7 @@ from enginewright.controller.leader import (
     Take,
     Withdraw,
 )
-from enginewright.kube.api import JsonObject, Lists
+from enginewright.kube.api import Creates, JsonObject, Lists
 from enginewright.kube.errors import Conflict, KubeError, NotFound
 from enginewright.kube.resources import LEASES
 from enginewright.manifests.labels import COMPONENT, MANAGED_BY, OPERATOR
@@ -42,11 +42,8 @@ _CALL: Final = 3.0  # seconds for a request, so that the deadline leaves time fo
 _logger = logging.getLogger(__name__)
 
 
-class LeaseApi(Lists, Protocol):
+class LeaseApi(Lists, Creates, Protocol):
     """What an election needs from the API server. All of them raise `KubeError`."""
-
-    async def create(self, obj: Mapping[str, Any]) -> JsonObject:
-        """Create an object; Conflict if it exists."""
 
     async def replace(self, obj: Mapping[str, Any]) -> JsonObject:
         """Replace an object; Conflict if its resource version is no longer the current one."""

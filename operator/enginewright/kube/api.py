@@ -33,7 +33,14 @@ class Lists(Protocol):
         """Return all objects that match the selectors; without a namespace, of all namespaces."""
 
 
-class KubeApi(Lists, Protocol):
+class Creates(Protocol):
+    """Verb create. Raises `KubeError`."""
+
+    async def create(self, obj: Mapping[str, Any]) -> JsonObject:
+        """Create an object; Conflict if it exists."""
+
+
+class KubeApi(Lists, Creates, Protocol):
     """The verbs that the operator uses. All of them raise `KubeError`."""
 
     def pages(
