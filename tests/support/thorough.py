@@ -144,6 +144,9 @@ SPREAD: Final = (
     "integration/test_tensorrt_builder.py::test_real_models",
     "integration/test_tensorrt_precisions.py::test_precisions",
     "unit/test_cli_plan_truth.py::test_predictions_come_true",
+    "unit/test_parity_fills.py::test_rounded_masks_and_scores_agree",
+    "unit/test_parity_fills.py::test_values_of_another_model_where_nothing_is_masked_fail",
+    "unit/test_plan_writes.py::test_wherever_it_is_killed_a_rollout_ends_as_if_it_had_not_been",
     "unit/test_sidecar_latency.py::test_ten_minutes_at_any_load_are_no_alarm_and_a_threefold_slow_down_is_within_one",
 )
 _EACH: Final = 4

@@ -229,10 +229,10 @@ async def test_thousands_of_settled_pods_are_swept_within_the_rate(world: Sideca
     await asyncio.sleep(120)
     world.polls.clear()
     world.times.clear()
-    await asyncio.sleep(120)
-    # Two minutes hold 4 intervals of 30 s; each pod has its share, and no second is crowded.
-    assert 3000 * 3.5 <= sum(world.polls.values()) <= 3000 * 4.5
-    assert min(world.polls.values()) >= 3
+    await asyncio.sleep(60)
+    # A minute holds 2 intervals of 30 s; each pod has its share, and no second is crowded.
+    assert 3000 * 1.5 <= sum(world.polls.values()) <= 3000 * 2.5
+    assert min(world.polls.values()) >= 1
     assert max(Counter(int(time) for time in world.times).values()) <= 1.1 * RATE
     assert world.most_under_way <= CONCURRENCY
     assert len(world.changed) == 3000  # once each, for the first answer
