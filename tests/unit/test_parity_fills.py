@@ -1,11 +1,12 @@
 """What a mask leaves in outputs: which numbers are no values, and that the others are judged by their own scale."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 from enginewright_contract.manifest import VaryingOutput
+from enginewright_runtime.proof.parity import fills
 from enginewright_runtime.proof.parity.comparison import Comparison, ParityVerdict, scales_of
 from enginewright_runtime.proof.parity.fills import Fill, find_fill
 from enginewright_runtime.proof.parity.measuring import has_numbers
@@ -13,6 +14,7 @@ from enginewright_runtime.proof.parity.part_sums import WHOLE
 from enginewright_runtime.proof.parity.parts_builder import PartsBuilder
 from enginewright_runtime.proof.parity.spread import SpreadBuilder, statistics
 from enginewright_runtime.proof.parity.tolerances import Tolerances
+from enginewright_runtime.proof.parity.values import pieces
 from enginewright_runtime.proof.parity.variation import VaryingOutputs
 from enginewright_serving.sidecar.answer_change import change
 from numpy.typing import NDArray
@@ -137,6 +139,9 @@ def make_quantities(seed: int, mean: float, size: float) -> Array:
         make_quantities(1, -40_000.0, 9_000.0),
         make_quantities(1, 1_700_000_000.0, 1e6),
         np.array([[-12_345.0, -12_345.0]]),  # all there is
+        np.array([[-1001.3], [-1000.4], [-999.8]]),
+        np.array([[-1001.3], [-1001.3]]),
+        np.array([[-20_030.5]]),
         np.array([[0.0, -1e4, 0.0, -1e4]]),  # a mask itself
         np.array([[101.0, 50_256.0, 50_256.0, 7.0]]),  # tokens
         np.array([[300.0, -1e4, -1e4]]),  # too near
@@ -154,8 +159,24 @@ def test_quantities_are_values(array: Array) -> None:
     assert fill.hide(numbers) is numbers
 
 
+def test_quantities_cost_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+
+    def take_pieces(array: Array, dtype: str) -> Iterator[Array]:
+        for piece in pieces(array, dtype):
+            taken.append(piece)
+            yield piece
+
+    array = draw(1, (1, 3, 640, 640), 1000.0)
+    monkeypatch.setattr(fills, "pieces", take_pieces)
+    assert find_fill(array, "float32").limit == np.inf
+    assert len(taken) == 1
+
+
 def test_an_output_that_is_masked_throughout_shows_no_number() -> None:
-    assert not has_numbers(np.full((2, 3), SINGLE, np.float32), None)
+    for number in (SINGLE, -1e30, -1e9, -65504, -1e4, 1e9):
+        assert not has_numbers(np.full((2, 3), number, np.float32), None)
+        assert number > 0 or not has_numbers(np.full((1, 1), number, np.float32), None)
     assert has_numbers(np.full((2, 3), -12_345.0, np.float32), None)
 
 
@@ -167,6 +188,17 @@ def test_a_mask_in_one_of_both_is_an_error_of_the_largest_value() -> None:
     places = [0, 3, 4]
     assert (second[places] - first[places]).tolist() == [-4.0, 0.0, 4.0]
     assert second[5] == -1e4  # a number where none is expected
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_quantities_near_a_round_number_are_judged(precision: str) -> None:
+    # fault: an output is another quantity, and what is expected is as near a round number as a mask's numbers
+    expected = [-1001 + draw(seed, (4, 1), 0.5) for seed in range(3)]
+    assert compare(expected, expected, expected, precision).agrees
+    for factor in (0.8, 1.3):
+        assert not compare(
+            expected, [factor * array for array in expected], expected, precision
+        ).agrees
 
 
 @pytest.mark.parametrize("mask", [*MASKS.values(), put(-np.inf)], ids=[*MASKS, "-inf"])

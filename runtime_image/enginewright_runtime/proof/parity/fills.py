@@ -30,6 +30,7 @@ _ROUNDED: Final = 0.75  # of a fill, whatever precision rounds it
 _HALF: Final = 65504.0  # the largest number of FP16
 _SINGLE: Final = 1e38  # fills beyond it are the least number of a type, or half of it
 _DIGITS: Final = 2.0**-8  # relative error of numbers in BF16
+_DIGITS_FLOAT32: Final = 2.0**-23
 
 _PLAIN: Final = "fiu"  # kinds of arrays whose elements NumPy compares
 
@@ -90,7 +91,8 @@ def find_fill(array: Array, dtype: str | None) -> Fill:
     """Return the largest value of an expected output, and which of its numbers are fills, if any are.
 
     Fills are at least 900, and 50 times as large as every other value. Negative ones are equal, or near a round number, as
-    when one is added to scores; positive ones both. So a column of large quantities, each another, is none.
+    when one is added to scores; positive ones both. Where there is no other value, they are one round number.
+    So a column of large quantities, each another, is none.
     """
     if kind_of(array, dtype) not in {"float", "integer"}:
         return Fill()
@@ -130,12 +132,17 @@ def _find_nearer(array: Array, dtype: str, beyond: Fill) -> Fill | None:
         count += near.size
         largest = max(largest, _measure_largest(near))
         nearest = min(nearest, float(sizes[far].min(initial=np.inf)))
+        if _GAP * largest > nearest:
+            return None  # further pieces do not widen the gap, and quantities show it in the first
         for sign, item in ends.items():
             ends[sign] = item.take(sizes[far & (np.sign(piece) == sign)])
     below, above = ends[-1], ends[1]
-    if count and (largest <= NUMERICALLY_ZERO or _GAP * largest > nearest):
+    if count and largest <= NUMERICALLY_ZERO:
         return None  # zeros beside one number are an output that is a mask itself
-    is_fill = below.is_round(2 * largest) or (count > 0 and below.is_one)
+    if count:
+        is_fill = below.is_round(2 * largest) or below.is_one
+    else:  # energies of one molecule are as near a round number, and so is one logarithm of 30
+        is_fill = below.is_exact or (not below.count and above.is_exact)
     if not is_fill or (above.count and not (above.is_one and above.is_round(0.0))):
         return None
     return Fill(
@@ -156,6 +163,7 @@ class _Ends:
     uneven: float = (
         -np.inf
     )  # how far the one that is farthest from a round number is, beyond rounding
+    inexact: float = 0.0  # likewise, relative to the number
 
     def take(self, sizes: _Floats) -> Self:
         """Return those with further ones."""
@@ -170,12 +178,18 @@ class _Ends:
             min(self.least, float(sizes.min())),
             max(self.most, float(sizes.max())),
             max(self.uneven, float((away - _DIGITS * sizes).max())),
+            max(self.inexact, float((away / sizes).max())),
         )
 
     @property
     def is_one(self) -> bool:
         """Whether it is one number, several times."""
         return self.count > 1 and self.least == self.most
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is one number, and a round one but for rounding to FP32."""
+        return self.count > 0 and self.least == self.most and self.inexact <= _DIGITS_FLOAT32
 
     def is_round(self, within: float) -> bool:
         """Return whether all are round numbers, of one digit or a type's least one, with at most so much added."""
