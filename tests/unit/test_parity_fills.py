@@ -47,7 +47,7 @@ def put_two(scores: Array, masked: Array) -> Array:
 
 MASKS: Mapping[str, Fills] = {
     "-9999": put(-9999.0),
-    "-2000 added": add(-2000.0),
+    "-8000 added": add(-8000.0),
     "-1e4": put(-1e4),
     "-65504": put(-65504.0),
     "-1e9": put(-1e9),
@@ -178,6 +178,32 @@ def test_an_output_that_is_masked_throughout_shows_no_number() -> None:
         assert not has_numbers(np.full((2, 3), number, np.float32), None)
         assert number > 0 or not has_numbers(np.full((1, 1), number, np.float32), None)
     assert has_numbers(np.full((2, 3), -12_345.0, np.float32), None)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("quantity", [-1001.0, -2030.0, 1000.0])
+def test_quantities_beside_small_values_are_judged(quantity: float, precision: str) -> None:
+    # fault: energies of a molecule, or edges of pictures, count as masked beside values a hundredth as large
+    def make(seed: int, size: float) -> Array:
+        energies = quantity * size + draw(seed, (8, 1), 0.3)
+        return np.concatenate([energies, draw(seed + 50, (8, 3), 2.0)], 1).astype(np.float32)
+
+    expected = [make(seed, 1.0) for seed in range(4)]
+    right = compare(expected, expected, expected, precision, (WHOLE, 1))
+    assert right.agrees
+    assert not count_unjudged(right)
+    wrong = compare(
+        expected, [make(seed, 1.3) for seed in range(4)], expected, precision, (WHOLE, 1)
+    )
+    assert not wrong.agrees
+
+
+@pytest.mark.parametrize("times", [0.7, 1.3, 5.0])
+def test_a_mask_of_another_size_is_none(times: float) -> None:
+    expected = put(-9999.0)(draw(1, (4, 40)), cover((4, 40), 0.3))
+    wrong = np.where(expected < -100, times * expected, expected).astype(np.float32)
+    verdict = compare([expected] * 3, [wrong] * 3, [expected] * 3, "FP32")
+    assert not verdict.agrees
 
 
 def test_a_mask_in_one_of_both_is_an_error_of_the_largest_value() -> None:

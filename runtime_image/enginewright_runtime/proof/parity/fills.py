@@ -27,6 +27,7 @@ _FAR: Final = (
     10.0  # times the largest of the other values: half precision makes -65504 of its least number
 )
 _ROUNDED: Final = 0.75  # of a fill, whatever precision rounds it
+_MOST: Final = 1.25  # likewise, unless FP16 has no number for it
 _HALF: Final = 65504.0  # the largest number of FP16
 _SINGLE: Final = 1e38  # fills beyond it are the least number of a type, or half of it
 _DIGITS: Final = 2.0**-8  # relative error of numbers in BF16
@@ -43,6 +44,7 @@ class Fill:
 
     largest: float = 0.0  # magnitude of the finite values that are no fill
     limit: float = np.inf  # magnitude
+    most: float = np.inf  # magnitude of finite fills but FP16's least number
     below: bool = False  # whether numbers below -`limit` are fills
     above: bool = False  # likewise, above `limit`
 
@@ -84,14 +86,17 @@ class Fill:
             signs[values < -self.limit] = -1.0
         if self.above:
             signs[values > self.limit] = 1.0
+        if self.most < np.inf:
+            sizes = np.abs(values)
+            signs[(sizes > self.most) & np.isfinite(values) & (sizes != _HALF)] = 0.0
         return signs
 
 
 def find_fill(array: Array, dtype: str | None) -> Fill:
     """Return the largest value of an expected output, and which of its numbers are fills, if any are.
 
-    Fills are at least 900, and 50 times as large as every other value. Negative ones are equal, or near a round number, as
-    when one is added to scores; positive ones both. Where there is no other value, they are one round number.
+    Fills are at least 900, and 50 times as large as every other value. Negative ones are equal or, from 7,500 on, near a round
+    number, as when one is added to scores; positive ones all of it. Where there is no other value, they are one round number.
     So a column of large quantities, each another, is none.
     """
     if kind_of(array, dtype) not in {"float", "integer"}:
@@ -139,15 +144,21 @@ def _find_nearer(array: Array, dtype: str, beyond: Fill) -> Fill | None:
     below, above = ends[-1], ends[1]
     if count and largest <= NUMERICALLY_ZERO:
         return None  # zeros beside one number are an output that is a mask itself
-    if count:
-        is_fill = below.is_round(2 * largest) or below.is_one
+    if count:  # -1001 and the like beside small values are quantities
+        is_fill = below.is_one or (below.least >= _LIMIT and below.is_round(2 * largest))
     else:  # energies of one molecule are as near a round number, and so is one logarithm of 30
         is_fill = below.is_exact or (not below.count and above.is_exact)
-    if not is_fill or (above.count and not (above.is_one and above.is_round(0.0))):
+    if above.count:
+        is_fill &= above.is_one and above.is_round(0.0) and (not count or above.least >= _LIMIT)
+    if not is_fill:
         return None
+    most = beyond.most
+    if beyond.limit == np.inf and (farthest := _MOST * max(below.most, above.most)) <= _HALF:
+        most = farthest
     return Fill(
         largest,
         min(_ROUNDED * nearest, max(_LIMIT, _FAR * largest)),
+        most,
         beyond.below or below.count > 0,
         beyond.above or above.count > 0,
     )
