@@ -33,7 +33,7 @@ from enginewright.manifests.placement import merge_templates
 from enginewright.plan import pods
 from enginewright.plan.engines.coverage import EngineCoverage, promise_violation
 from enginewright.plan.engines.device_yield import engine_reference, seconds_left, without_yield
-from enginewright.plan.engines.status import ready_condition
+from enginewright.plan.engines.status import LOOKING_UP, ready_condition
 from enginewright.plan.history.outcomes import serving_keys
 from enginewright.plan.resolve.backends import benchmark_backends
 from enginewright.plan.resolve.classes import device, matching
@@ -276,9 +276,13 @@ def _progress(
         message = f"the engine for {accelerator_class} is not built: spec.rollout.paused is true"
         return StatusReason.SUSPENDED, message
     ready = ready_condition(existing.status) if existing else None
-    if ready is None or ready.reason == StatusReason.NOT_REQUESTED:
-        return StatusReason.BUILDING, f"creating the engine for {accelerator_class}"
-    return ready.reason, f"the engine for {accelerator_class}: {ready.message}"
+    reason, message = (
+        StatusReason.LOOKING_UP,
+        LOOKING_UP,
+    )  # what an engine says first, once it is planned
+    if ready is not None and ready.reason != StatusReason.NOT_REQUESTED:
+        reason, message = ready.reason, ready.message
+    return reason, f"the engine for {accelerator_class}: {message}"
 
 
 def _judge(engine: EngineFacts, promise: Promise, accelerator_class: str) -> EngineFailure | None:
