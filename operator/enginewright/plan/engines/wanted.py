@@ -276,13 +276,10 @@ def _progress(
         message = f"the engine for {accelerator_class} is not built: spec.rollout.paused is true"
         return StatusReason.SUSPENDED, message
     ready = ready_condition(existing.status) if existing else None
-    reason, message = (
-        StatusReason.LOOKING_UP,
-        LOOKING_UP,
-    )  # what an engine says first, once it is planned
-    if ready is not None and ready.reason != StatusReason.NOT_REQUESTED:
-        reason, message = ready.reason, ready.message
-    return reason, f"the engine for {accelerator_class}: {message}"
+    if ready is None or ready.reason == StatusReason.NOT_REQUESTED:
+        # what it says itself, once it is planned
+        return StatusReason.LOOKING_UP, f"the engine for {accelerator_class}: {LOOKING_UP}"
+    return ready.reason, f"the engine for {accelerator_class}: {ready.message}"
 
 
 def _judge(engine: EngineFacts, promise: Promise, accelerator_class: str) -> EngineFailure | None:
