@@ -6,7 +6,8 @@ shows what queues what, and what each pass sends.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Final, Self, cast
@@ -81,8 +82,6 @@ class WatchedModel(ManyModels):
         self._pace = pace
         self._queued: list[str] = []
         self.trace: list[str] = []
-        self.counted: Counter[str] = Counter()  # passes by kind of key
-        self.idle: Counter[str] = Counter()  # those of them that sent nothing
         super().__init__()
         self.config.images["rtx"] = RTX_IMAGE  # type: ignore[index]  # a dict, of this world alone
         rtx = image_facts("rtx").model_copy(update={"backends": {"tensorrt-rtx": "1.7.1.116"}})
@@ -97,7 +96,6 @@ class WatchedModel(ManyModels):
         self.kube.put(gpu_node("gpu-1"))
         self.watch()
         self.kube.count_change = self._on_change  # type: ignore[method-assign]  # of this world alone
-        self.models = replace(self.models, verdicts=self._list_verdicts)
 
     @property
     @override
@@ -107,10 +105,35 @@ class WatchedModel(ManyModels):
     @override
     def restart(self) -> Self:
         self.distant = _DistantKube(self.kube)
-        return super().restart()
+        super().restart()
+        self.models = replace(self.models, verdicts=self._list_verdicts)
+        return self
 
     async def bring_up(self, name: str) -> Self:
         """Apply a model, and play everything until it is Ready and nothing is queued."""
+        async with self._operate():
+            self.put(name, accelerators=[{"class": "l4"}], rollout={})
+            await self._play_job(await self._wait_for_job("prepare"), publish_model())
+            lookup = await self._wait_for_job("engine-lookup")
+            key = self.the("InferenceEngine")["spec"]["key"]
+            whole = {"nodes_accelerated": 415, "compute_share_elsewhere": 0.0, "elsewhere": ()}
+            await self._play_job(lookup, publish_engine(key, **whole))
+            deployment = await self._wait_for(lambda: self.all("Deployment"))
+            await self._play_deployment(deployment[0], name)
+        return self
+
+    async def start_again(self) -> Self:
+        """Have another process take over, which queues everything; forget what was counted."""
+        self.restart()
+        async with self._operate():
+            self.router.begin()
+        return self
+
+    @asynccontextmanager
+    async def _operate(self) -> AsyncIterator[None]:
+        """Work on what is queued until that is settled."""
+        self.counted: Counter[str] = Counter()  # passes by kind of key
+        self.idle: Counter[str] = Counter()  # those of them that sent nothing
         metrics = LoopMetrics(CollectorRegistry())
         models, engines = self._loops = (
             Controller(
@@ -127,19 +150,11 @@ class WatchedModel(ManyModels):
         models.start()
         engines.start()
         recorder = asyncio.create_task(self.models.shared.recorder.run())
-        self.put(name, accelerators=[{"class": "l4"}], rollout={})
-        await self._play_job(await self._wait_for_job("prepare"), publish_model())
-        lookup = await self._wait_for_job("engine-lookup")
-        key = self.the("InferenceEngine")["spec"]["key"]
-        whole = {"nodes_accelerated": 415, "compute_share_elsewhere": 0.0, "elsewhere": ()}
-        await self._play_job(lookup, publish_engine(key, **whole))
-        deployment = await self._wait_for(lambda: self.all("Deployment"))
-        await self._play_deployment(deployment[0], name)
+        yield
         await asyncio.sleep(_SETTLED)
         await asyncio.gather(models.stop(1), engines.stop(1))
         recorder.cancel()
         await asyncio.gather(recorder, return_exceptions=True)
-        return self
 
     def list_events(self) -> list[str]:
         """Return reasons and messages of the Events, by their names."""

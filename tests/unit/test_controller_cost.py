@@ -49,6 +49,12 @@ async def test_new_model_costs_so_many_passes_and_requests(
     assert world.distant.sent == OBJECTS + Counter({**own, **ENGINE, **EVENTS})
 
 
+async def test_settled_model_costs_another_process_one_pass_and_no_request() -> None:
+    world = await (await WatchedModel(BURSTS).bring_up("resnet")).start_again()
+    assert world.counted == {"model": 1, "engine": 1}
+    assert world.distant.sent.total() == 0
+
+
 async def test_events_of_a_new_model_say_what_was_decided_and_done_once() -> None:
     world = await WatchedModel(BURSTS).bring_up("resnet")
     reasons = sorted(line.partition(":")[0] for line in world.list_events())
