@@ -25,6 +25,7 @@ from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import EngineKey, ModelKey, Router, Sinks
 from enginewright.controller.shared import Shared, utc_now
 from enginewright.controller.single_flight import SingleFlight
+from enginewright.kube.api import KubeApi
 from enginewright.kube.errors import Forbidden, KubeError, Transient
 from enginewright.plan.plan import plan
 from enginewright.plan.types import Config
@@ -68,6 +69,11 @@ class ManyModels(Simulation):
         self.kube.put(make_object("AcceleratorClass", "cpu", spec=spec))
         self.restart()
 
+    @property
+    def api(self) -> KubeApi:
+        """Return the API server as the operator reaches it."""
+        return self.kube
+
     def restart(self) -> Self:
         """Start the process again, with empty memory."""
         cache = ObjectCache()
@@ -87,13 +93,13 @@ class ManyModels(Simulation):
         )
         shared = Shared(
             config=self.config,
-            api=self.kube,
+            api=self.api,
             cache=cache,
-            pods=PodCatchUp(self.kube, cache),
-            executor=Executor(self.kube, cache, written=self.router.on_written),
-            recorder=EventRecorder(self.kube, clock=time.monotonic, now=utc_now),
-            own_namespace=OperatorNamespace(self.kube, self.config.namespace, None),
-            bucket_user=BucketUser(self.kube, self.config),
+            pods=PodCatchUp(self.api, cache),
+            executor=Executor(self.api, cache, written=self.router.on_written),
+            recorder=EventRecorder(self.api, clock=time.monotonic, now=utc_now),
+            own_namespace=OperatorNamespace(self.api, self.config.namespace, None),
+            bucket_user=BucketUser(self.api, self.config),
             now=self.clock,
         )
         self.cache = cache

@@ -2,12 +2,14 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from enginewright.controller import cache as cache_module
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.observe import POD
-from enginewright.controller.packing import Packer
+from enginewright.controller.packing import Packed, Packer
 from enginewright.kube.resources import NODES, PODS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,6 +91,28 @@ def test_a_heartbeat_makes_no_new_view() -> None:
     assert cache.observe(PODS, pod(0, resourceVersion="2")) is None
     assert cache.views(POD, cache.all(PODS))[0] is view
     assert present(cache.get(PODS, "ns", "pod-0"))["metadata"]["resourceVersion"] == "2"
+
+
+def test_an_object_is_packed_once_for_all_changes_before_it_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed: list[str] = []
+    pack = Packer.pack
+
+    def count(self: Packer, obj: Mapping[str, Any], version: str) -> Packed:
+        packed.append(obj["metadata"]["name"])
+        return pack(self, obj, version)
+
+    monkeypatch.setattr(Packer, "pack", count)
+    cache = ObjectCache()
+    for version in range(1, 6):
+        cache.observe(PODS, pod(0, resourceVersion=str(version), labels={"at": str(version)}))
+    assert packed == []
+    for number in range(1, cache_module.UNPACKED + 2):
+        cache.observe(PODS, pod(number))
+    assert packed == ["pod-0", "pod-1"]
+    kept = present(cache.get(PODS, "ns", "pod-0"))["metadata"]
+    assert (kept["labels"], kept["resourceVersion"]) == ({"at": "5"}, "5")
 
 
 def test_objects_of_the_cluster_stay_unpacked() -> None:

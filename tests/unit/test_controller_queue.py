@@ -1,9 +1,10 @@
 """The queue's promises, in virtual time."""
 
 import asyncio
+from collections import Counter
 
 import pytest
-from enginewright.controller.queue import QueueClosed, QueueMetrics, WorkQueue
+from enginewright.controller.queue import REST, QueueClosed, QueueMetrics, WorkQueue
 from prometheus_client import CollectorRegistry
 
 
@@ -46,6 +47,54 @@ async def test_key_in_work_is_given_again_only_afterwards() -> None:
     assert await rest(queue) == []
 
 
+async def work(queue: WorkQueue[str], times: list[float]) -> None:
+    """Work on every key at once, for no time."""
+    while True:
+        key = await queue.get()
+        times.append(now())
+        queue.finish(key)
+
+
+async def test_burst_of_changes_is_worked_on_at_its_beginning_and_once_after_a_rest() -> None:
+    queue = make_queue()
+    times: list[float] = []
+    worker = asyncio.create_task(work(queue, times))
+    for _ in range(10):
+        queue.add("a")
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(10)
+    queue.add("a")  # it has rested
+    await asyncio.sleep(1)
+    worker.cancel()
+    assert times == pytest.approx([0, REST, 10.1])
+
+
+async def test_key_that_changes_all_the_time_is_worked_on_after_each_rest_and_delays_no_other() -> (
+    None
+):
+    queue = make_queue()
+    times: list[float] = []
+    worker = asyncio.create_task(work(queue, times))
+    for number in range(195):
+        queue.add("a")
+        queue.add(f"other-{number}")
+        await asyncio.sleep(0.01)
+    worker.cancel()
+    others, of_a = Counter(times), [REST * number for number in range(10)]
+    assert sum(others.values()) == 195 + len(of_a)
+    assert [time for time, count in others.items() if count == 2] == pytest.approx(of_a)
+
+
+async def test_work_just_done_makes_what_was_due_of_the_key_needless() -> None:
+    queue = make_queue()
+    queue.add_rate_limited("a")
+    queue.add("a")
+    key = await queue.get()
+    queue.forget(key)
+    queue.finish(key)
+    assert await rest(queue) == []
+
+
 @pytest.mark.parametrize(("first", "second"), [(10.0, 3.0), (3.0, 10.0)])
 async def test_add_after_keeps_the_earliest(first: float, second: float) -> None:
     queue = make_queue()
@@ -73,15 +122,15 @@ async def test_failures_of_a_key_double_up_to_five_minutes_until_forgotten() -> 
 
 
 async def test_failures_after_events_do_not_lengthen_the_wait() -> None:
-    """An event queues a key at once; if that attempt fails too, the next one is due when it was before."""
+    """An event queues a key; if that attempt fails too, the next one is due when it was before."""
     queue = make_queue()
     started, due = now(), []
     for _ in range(6):
-        due.append(now() + queue.add_rate_limited("a") - started)
+        due.append(now() + queue.add_rate_limited("a", at_least=20) - started)
         queue.add("a")  # the event
         assert await queue.get() == "a"
         queue.finish("a")
-    assert due == pytest.approx([0.1] * 6)
+    assert due == pytest.approx([20] * 6)
     assert await queue.get() == "a"
     queue.finish("a")
     assert queue.add_rate_limited("a") == pytest.approx(0.2)

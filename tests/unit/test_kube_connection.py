@@ -10,6 +10,7 @@ from enginewright.kube.connection import (
     load_connection,
 )
 from enginewright_cli.cluster import current_namespace
+from kubernetes.aio.client.rest import RESTClientObject
 
 
 def kubeconfig(folder: Path, **user: str) -> Path:
@@ -54,6 +55,24 @@ async def test_pod_without_a_token_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     with pytest.raises(ConnectionNotConfigured, match="automountServiceAccountToken"):
         await load_connection()
+
+
+@pytest.mark.parametrize(("without", "proxy"), [("", "http://proxy:3128"), ("127.0.0.1", None)])
+async def test_the_proxy_of_the_environment_is_used_unless_the_address_is_excluded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: str, proxy: str | None
+) -> None:
+    path = kubeconfig(tmp_path, token="t0")
+    path.write_text(path.read_text().replace("http://", "https://"))
+    for name, value in (("KUBECONFIG", str(path)), ("HTTPS_PROXY", "http://proxy:3128")):
+        monkeypatch.setenv(name, value)
+    for name in ("https_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_PROXY", without)
+    configuration = await load_connection()
+    assert configuration.proxy == proxy
+    session = RESTClientObject(configuration)._create_pool_manager()
+    assert not session.trust_env  # else both are looked for at each request
+    await session.close()
 
 
 @pytest.mark.parametrize("current", ["a", "gone"])

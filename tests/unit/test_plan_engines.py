@@ -246,7 +246,7 @@ def test_engine_is_reported_in_the_apis_units() -> None:
     assert world.message() == (
         "built: 3.5 MB for compute capability 8.9, 412 of 415 nodes, built in 0.5s"
     )
-    assert [event.reason for event in world.events] == ["LookingUp", "Queued", "Built"]
+    assert [event.reason for event in world.events] == ["Queued", "Built"]
     assert world.counted == [Ended("", cached=False, build_seconds=0.512)]
 
 

@@ -3,7 +3,8 @@
 Three sources feed it: the first listing, kopf's watch events and the responses to our own writes.
 They arrive in any order, so an older resource version or a deleted uid is ignored.
 
-Objects are kept packed, all but those of the cluster, which every plan reads, and those that were read last.
+Objects are kept packed, all but those of the cluster, which every plan reads, and those that changed or were read last:
+one that changes several times in a moment is packed once.
 """
 
 from bisect import bisect_left
@@ -55,9 +56,16 @@ class _Objects:
         """Return an object, if there is one."""
         return self.packed.get(namespace, {}).get(name)
 
-    def put(self, namespace: str, name: str, obj: Mapping[str, Any], version: str) -> None:
-        """Keep an object, which is given without its version."""
-        self.packed.setdefault(namespace, {})[name] = self.packer.pack(obj, version)
+    def put(self, namespace: str, name: str, version: str) -> None:
+        """Expect an object to be packed later."""
+        self.packed.setdefault(namespace, {})[name] = Packed(version)
+
+    def pack(self, namespace: str, name: str, obj: JsonObject) -> None:
+        """Keep an object, unless it is kept since its last change."""
+        held = self.packed[namespace][name]
+        if not held.content:
+            packed = self.packer.pack(without_version(obj), held.version)
+            self.packed[namespace][name] = packed
 
     def remove(self, namespace: str, name: str) -> None:
         """Forget an object."""
@@ -215,7 +223,8 @@ class ObjectCache:
         self._unpacked[key] = obj
         self._unpacked.move_to_end(key)
         if len(self._unpacked) > UNPACKED:
-            self._unpacked.popitem(last=False)
+            (resource, namespace, name), oldest = self._unpacked.popitem(last=False)
+            self._of(resource).pack(namespace, name, oldest)
 
     def _take(self, resource: Resource, obj: Mapping[str, Any]) -> Change | None:
         name, kind = name_of(obj), self._of(resource)
@@ -230,7 +239,7 @@ class ObjectCache:
         before = self._unpack(resource, *name) if held is not None else None
         is_changed = before is None or without_version(before) != content
         if held is None or is_changed:
-            kind.put(*name, content, version)
+            kind.put(*name, version)
             old = list_indices(resource, before) if before is not None else frozenset()
             kind.reindex(*name, old, list_indices(resource, kept))
         else:

@@ -174,11 +174,11 @@ class Executor:
         status's uid, but refuses it with a version that is not the latest one.
         """
         status = _without_nulls(status)
+        before = observed.get("status") or {}
+        if status == before:
+            return False
         uid, name = observed["metadata"]["uid"], observed["metadata"]["name"]
-        written = canonical_json([status, observed.get("status")])
-        if status == (observed.get("status") or {}) or self._is_remembered(
-            (uid, "status"), written
-        ):
+        if self._is_remembered((uid, "status"), canonical_json([status, before])):
             return False
         resource = resource_of(observed["apiVersion"], observed["kind"])
         namespace = observed["metadata"].get("namespace")
@@ -196,7 +196,7 @@ class Executor:
         except NotFound:
             return False
         self._keep(resource, response)
-        self._remember((uid, "status"), canonical_json([status, response.get("status")]))
+        self._remember((uid, "status"), canonical_json([status, response.get("status") or {}]))
         _logger.info("wrote the status of %s", _name(observed))
         return True
 

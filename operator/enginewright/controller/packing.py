@@ -22,8 +22,8 @@ class Packed:
     """One object, without its resource version."""
 
     version: str
-    content: bytes
-    dictionary: bytes
+    content: bytes = b""  # empty: it is to be packed yet
+    dictionary: bytes = b""
 
     def unpack(self) -> JsonObject:
         """Return the object."""

@@ -2,6 +2,10 @@
 
 A key that is queued already is not queued twice; a key that changes while it is being worked on
 is queued again when that work is done, so no two workers ever hold one key and no change is lost.
+
+Unlike client-go's, it leaves a key alone for a moment after work on it: one action of a controller or a kubelet
+comes as a burst of changes, and our own writes come back among them. A key that has rested is worked on at once,
+and none waits longer than that, however many changes there are.
 """
 
 import asyncio
@@ -15,6 +19,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 _BASE_DELAY: Final = 0.1  # seconds, doubled at each failure
 _MAX_DELAY: Final = 300.0
+REST: Final = 0.2  # seconds from the end of work on a key to the next
 _BUCKETS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 300)
 
 
@@ -65,6 +70,7 @@ class WorkQueue(Generic[Key]):
         self._waiting: deque[Key] = deque()
         self._dirty: set[Key] = set()
         self._processing: dict[Key, float] = {}  # started when
+        self._resting: dict[Key, asyncio.TimerHandle] = {}
         self._added: dict[Key, float] = {}  # queued when
         self._later: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
@@ -78,13 +84,13 @@ class WorkQueue(Generic[Key]):
         metrics.unfinished.labels(name).set_function(self._sum_unfinished)
 
     def add(self, key: Key) -> None:
-        """Queue `key` unless it is queued; while it is worked on, remember it for afterwards."""
+        """Queue `key` unless it is queued; while it is worked on or rests, remember it for afterwards."""
         if self._closed or key in self._dirty:
             return
         self._dirty.add(key)
         self._adds.inc()
         self._added[key] = self._loop.time()
-        if key not in self._processing:
+        if key not in self._processing and key not in self._resting:
             self._waiting.append(key)
             self._wake()
 
@@ -120,8 +126,10 @@ class WorkQueue(Generic[Key]):
         return delay
 
     def forget(self, key: Key) -> None:
-        """Reset the backoff of `key`: its next failure starts at the shortest delay."""
+        """Forget the delays of `key`, on which work was done just now: its next failure starts at the shortest one."""
         self._failures.pop(key, None)
+        if pending := self._later.pop(key, None):
+            pending.cancel()
 
     async def get(self) -> Key:
         """Take the next key, which stays taken until `done`; QueueClosed after a shutdown."""
@@ -145,19 +153,19 @@ class WorkQueue(Generic[Key]):
         return key
 
     def finish(self, key: Key) -> None:
-        """End the work on `key`; queue it again if it was added meanwhile."""
+        """End the work on `key`; once it has rested, queue it again if it was added meanwhile."""
         now = self._loop.time()
         self._work.observe(now - self._processing.pop(key, now))
-        if key in self._dirty:
-            self._waiting.append(key)
-            self._wake()
+        if not self._closed:
+            self._resting[key] = self._loop.call_at(now + REST, self._end_rest, key)
 
     def shut_down(self) -> None:
         """Accept no more keys and drop waiting ones: a level-triggered loop finds them again."""
         self._closed = True
-        for timer in self._later.values():
-            timer.cancel()
-        self._later.clear()
+        for timers in (self._later, self._resting):
+            for timer in timers.values():
+                timer.cancel()
+            timers.clear()
         self._waiting.clear()
         self._dirty.clear()
         while self._getters:
@@ -172,6 +180,12 @@ class WorkQueue(Generic[Key]):
     def _due(self, key: Key) -> None:
         self._later.pop(key, None)
         self.add(key)
+
+    def _end_rest(self, key: Key) -> None:
+        del self._resting[key]
+        if key in self._dirty:
+            self._waiting.append(key)
+            self._wake()
 
     def _wake(self) -> None:
         while self._getters:

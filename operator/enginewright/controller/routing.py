@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from enginewright.controller.cache import ObjectCache, engine_of, model_of
 from enginewright.controller.indices import CLASSES, PREPARED, UNBUILT
 from enginewright.controller.node_changes import NodeChange
-from enginewright.controller.observe import NODE, name_of
+from enginewright.controller.observe import DEPLOYMENT, JOB, NODE, POD, Kind, name_of
 from enginewright.controller.slim import without_version
 from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import (
@@ -30,6 +30,11 @@ _WITH_STORE: Final = (INFERENCE_MODELS, INFERENCE_ENGINES, CLAIMS)
 
 # in the status of an InferenceEngine: decides nothing for models that are planned already
 _USE: Final = frozenset({"users", "lastUsed", "unusedSince", "prepared"})
+
+# kinds of whose status plans read a view alone
+_BY_STATUS: Final[Mapping[Resource, Kind[Any]]] = {
+    kind.resource: kind for kind in (JOB, POD, DEPLOYMENT)
+}
 
 
 class ModelKey(NamedTuple):
@@ -77,6 +82,8 @@ class Router:
         before, now = change.before, change.now
         if resource == NODES:
             self._node(before, now)
+            return
+        if before is not None and now is not None and self._reads_alike(resource, before, now):
             return
         if now is not None:
             self._route(resource, now)
@@ -164,6 +171,15 @@ class Router:
         elif image := (obj["metadata"].get("labels") or {}).get(labels.IMAGE):
             self._sinks.image(image)
 
+    def _reads_alike(self, resource: Resource, before: JsonObject, now: JsonObject) -> bool:
+        """Return whether only what no plan reads has changed: counters and finalizers of the controllers of pods."""
+        kind = _BY_STATUS.get(resource)
+        return (
+            kind is not None
+            and _get_given(before) == _get_given(now)
+            and self._cache.views(kind, (before,)) == self._cache.views(kind, (now,))
+        )
+
     def _node(self, before: JsonObject | None, now: JsonObject | None) -> None:
         """Queue what a node decides: the classes that select it, and their models; all models where any node counts."""
         old, new = (
@@ -231,6 +247,13 @@ def _hash_without_use(engine: Mapping[str, Any]) -> bytes:
     kept = {name: item for name, item in status.items() if name not in _USE}
     text = json.dumps({**without_version(engine), "status": kept}, sort_keys=True)
     return hashlib.sha256(text.encode()).digest()
+
+
+def _get_given(obj: JsonObject) -> JsonObject:
+    """Return all of an object but its status and what it is kept for."""
+    given = {name: item for name, item in without_version(obj).items() if name != "status"}
+    given["metadata"].pop("finalizers", None)
+    return given
 
 
 def _collects(obj: Mapping[str, Any]) -> bool:

@@ -2,6 +2,8 @@
 
 import os
 from typing import Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import yaml
 from kubernetes.aio import config as kubernetes_config
@@ -35,7 +37,7 @@ async def load_connection(context: str | None = None) -> Configuration:
                 f"the pod's service account cannot be used: {error};"
                 " set automountServiceAccountToken: true on the pod"
             ) from error
-        return configuration
+        return _with_proxy(configuration)
     path = os.environ.get("KUBECONFIG") or _DEFAULT_PATH
     if not any(map(os.path.isfile, path.split(os.pathsep))):
         raise ConnectionNotConfigured(
@@ -59,6 +61,18 @@ async def load_connection(context: str | None = None) -> Configuration:
             f"kubeconfig {path} cannot be used: {error};"
             " set KUBECONFIG to a valid file or run inside a cluster"
         ) from error
+    return _with_proxy(configuration)
+
+
+def _with_proxy(configuration: Configuration) -> Configuration:
+    """Take the environment's proxy once, unless a kubeconfig names one.
+
+    Else aiohttp looks for it, and reads ~/.netrc, in a thread at each request, and kopf not at all.
+    """
+    address = urlsplit(configuration.host)
+    if configuration.proxy is None and not proxy_bypass(address.hostname or ""):
+        configuration.proxy = getproxies().get(address.scheme)
+    configuration.client_session_kwargs = {"trust_env": False}
     return configuration
 
 

@@ -39,7 +39,12 @@ from enginewright.plan.attempts import (
     describe_retry,
     is_stalled,
 )
-from enginewright.plan.engines.status import EngineState, engine_facts, engine_versions
+from enginewright.plan.engines.status import (
+    LOOKING_UP,
+    EngineState,
+    engine_facts,
+    engine_versions,
+)
 from enginewright.plan.engines.wanted import build_hash
 from enginewright.plan.types import Config
 
@@ -282,7 +287,7 @@ def _waiting(
 ) -> EngineState:
     reason = StatusReason.BUILDING
     if stage == LOOKUP_STAGE:
-        reason, message = StatusReason.LOOKING_UP, "looking for the engine in the store"
+        reason, message = StatusReason.LOOKING_UP, LOOKING_UP
     elif is_placed:
         percent = "" if status.percent is None else f", {status.percent}%"
         message = f"{stage} ({ENGINE_STAGES.index(stage) + 1}/{len(ENGINE_STAGES)}){percent}"

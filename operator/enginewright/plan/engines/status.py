@@ -32,11 +32,11 @@ from enginewright.api.job_failure import JobFailure
 from enginewright.plan.quantities import format_duration, format_size
 from enginewright.plan.types import EventIntent
 
+LOOKING_UP: Final = "looking for the engine in the store"
 _NORMAL: Final = frozenset(
     {
         StatusReason.BUILT,
         StatusReason.BUILDING,
-        StatusReason.LOOKING_UP,
         StatusReason.QUEUED,
         StatusReason.NOT_REQUESTED,
         StatusReason.SUSPENDED,
@@ -93,9 +93,9 @@ def status_of(engine: InferenceEngine, state: EngineState, now: datetime) -> Inf
 
 
 def ready_events(engine: InferenceEngine, status: InferenceEngineStatus) -> tuple[EventIntent, ...]:
-    """Return an Event if status or reason of Ready has changed."""
+    """Return an Event if status or reason of Ready has changed, except that it is looked for: what is found has one."""
     before, now = map(ready_condition, (engine.status, status))
-    if now is None or not has_changed(before, now):
+    if now is None or not has_changed(before, now) or now.reason == StatusReason.LOOKING_UP:
         return ()
     kind = "Normal" if now.reason in _NORMAL else "Warning"
     return (EventIntent(kind, now.reason, now.message),)

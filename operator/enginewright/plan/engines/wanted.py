@@ -33,7 +33,7 @@ from enginewright.manifests.placement import merge_templates
 from enginewright.plan import pods
 from enginewright.plan.engines.coverage import EngineCoverage, promise_violation
 from enginewright.plan.engines.device_yield import engine_reference, seconds_left, without_yield
-from enginewright.plan.engines.status import ready_condition
+from enginewright.plan.engines.status import LOOKING_UP, ready_condition
 from enginewright.plan.history.outcomes import serving_keys
 from enginewright.plan.resolve.backends import benchmark_backends
 from enginewright.plan.resolve.classes import device, matching
@@ -277,7 +277,8 @@ def _progress(
         return StatusReason.SUSPENDED, message
     ready = ready_condition(existing.status) if existing else None
     if ready is None or ready.reason == StatusReason.NOT_REQUESTED:
-        return StatusReason.BUILDING, f"creating the engine for {accelerator_class}"
+        # what it says itself, once it is planned
+        return StatusReason.LOOKING_UP, f"the engine for {accelerator_class}: {LOOKING_UP}"
     return ready.reason, f"the engine for {accelerator_class}: {ready.message}"
 
 

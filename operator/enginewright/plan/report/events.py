@@ -31,7 +31,6 @@ _NORMAL = frozenset(
         StatusReason.PROGRESSING,
         StatusReason.PROBING_IMAGE,
         StatusReason.BUILDING,
-        StatusReason.LOOKING_UP,
         StatusReason.QUEUED,
         StatusReason.SUSPENDED,
         StatusReason.SCALED_TO_ZERO,
@@ -40,6 +39,7 @@ _NORMAL = frozenset(
         StatusReason.VERIFYING,
     }
 )  # reasons of Normal Events, although the model is not ready
+_UNTOLD = frozenset({StatusReason.LOOKING_UP})  # seconds, at whose end something is told
 
 
 def model_events(
@@ -62,7 +62,7 @@ def _of_conditions(model: InferenceModel, status: InferenceModelStatus) -> list[
     ready = find_condition(status.conditions, ConditionType.READY)
     is_ready = ready is not None and ready.status == "True"
     old = {condition.type: condition for condition in model.status.conditions}
-    if ready and has_changed(old.get(ready.type), ready):
+    if ready and has_changed(old.get(ready.type), ready) and ready.reason not in _UNTOLD:
         normal = is_ready or ready.reason in _NORMAL
         events.append(EventIntent("Normal" if normal else "Warning", ready.reason, ready.message))
     events += choice_events(model.status.choices, status.choices)
