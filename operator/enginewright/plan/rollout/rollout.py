@@ -217,7 +217,8 @@ def roll_out(
 
 def _is_new(facts: Facts, brought: BringUp | None, revision: Revision) -> bool:
     """Return whether a revision is to replace others, and is first to be stored: as long as that is refused, these serve."""
-    there = {view.revision for view in (*facts.revisions, *facts.deployments, *facts.canaries)}
+    there = {view.revision for view in facts.revisions}
+    there |= {view.revision for view in (*facts.deployments, *facts.canaries)}
     return brought is not None and brought.target is not None and revision.name not in there
 
 
