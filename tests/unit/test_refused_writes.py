@@ -5,8 +5,11 @@ In any order of refusals and events; and once nothing is refused any more, the r
 
 from typing import Any, Final
 
+import pytest
 from enginewright.controller.refused_writes import LONGEST_WAIT
 from enginewright.kube.errors import Forbidden
+from enginewright.manifests.labels import REVISION
+from enginewright.manifests.outcome import RevisionOutcome
 from enginewright_contract.reasons import Reason
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -131,6 +134,57 @@ def test_serving_model_without_its_service_is_not_ready() -> None:
     world.kube.refuses.clear()
     world.wait(seconds=LONGEST_WAIT.total_seconds())
     assert world.ready(NAME) == ("True", "Serving")
+
+
+def test_refused_revision_leaves_what_serves_to_be_scaled_and_repaired() -> None:
+    world = serve()
+    refuse(world, ("apply", "ControllerRevision"))
+    edit(world, source=OTHER)
+    world.job_succeeds(SECOND)
+    edit(world, replicas=6)
+    assert world.replicas() == {"a-cpu": 6}
+    remove(world, "Deployment")
+    assert world.replicas() == {"a-cpu": 6}
+    assert world.ready(NAME) == ("False", "ApplyFailed")
+    assert "the update waits for ControllerRevision" in world.message(NAME)
+    assert "scaling, repair and rollback go on" in world.message(NAME)
+    world.kube.refuses.clear()
+    world.wait(seconds=LONGEST_WAIT.total_seconds())
+    (deployment,) = world.serving_deployments()
+    assert deployment["metadata"]["labels"][REVISION] == world.status(NAME)["revision"]
+
+
+def list_recorded(world: ManyModels) -> list[str]:
+    """Return what is recorded of the revisions that were rejected."""
+    revisions = world.all("ControllerRevision")
+    outcomes = (RevisionOutcome.read(one["metadata"]["annotations"]) for one in revisions)
+    return [one.reason for one in outcomes if one and one.state == "Rejected"]
+
+
+@pytest.mark.parametrize("canary", [0, 1])
+def test_revision_whose_rejection_cannot_be_recorded_stays_rejected(canary: int) -> None:
+    world = serve(rollout={"canary": {"replicas": canary}})
+    before = world.status(NAME)["active"]["revision"]
+    edit(world, source=OTHER)
+    world.job_succeeds(SECOND)
+    refuse(world, ("apply", "ControllerRevision"))
+    for deployment in world.canaries() or world.serving_deployments():
+        world.crash(deployment["metadata"]["name"], Reason.BACKEND_CRASHED)
+    world.settle()
+    world.all_available()
+    passes = world.passes[NAME]
+    world.wait(hours=1)
+    assert world.passes[NAME] - passes < 40, "nothing but the attempts"
+    world.restart().settle()
+    assert world.replicas() == {"a-cpu": 2}, "no canary"
+    (deployment,) = world.serving_deployments()
+    assert deployment["metadata"]["labels"][REVISION] == before
+    assert world.ready(NAME) == ("False", "BackendCrashed")
+    assert "what is recorded in it waits for ControllerRevision" in world.message(NAME)
+    assert not list_recorded(world)
+    world.kube.refuses.clear()
+    world.wait(seconds=LONGEST_WAIT.total_seconds())
+    assert list_recorded(world) == ["BackendCrashed"]
 
 
 # event: Jobs | a Job that is deleted stays, by a finalizer | the previous revision, which is scaled | Ready names the Job

@@ -71,7 +71,9 @@ class _Writes:
         for intent in plan.metadata:
             ref = ObjectRef(intent.api_version, intent.kind, intent.namespace, intent.name)
             write = partial(executor.set_metadata, intent)
-            await self._try(Purpose.RECORD, "annotate", ref, intent, write)
+            # without values, of which some have the time of the pass
+            what = (sorted(intent.labels.items()), sorted(intent.annotations))
+            await self._try(Purpose.RECORD, "annotate", ref, what, write)
         for planned in order_writes(plan.apply):
             obj, metadata = planned.obj, planned.obj["metadata"]
             ref = ObjectRef(

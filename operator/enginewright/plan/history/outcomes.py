@@ -10,7 +10,7 @@ from typing import Final
 
 from enginewright_contract.task import Promise
 
-from enginewright.api.conditions import StatusReason
+from enginewright.api.conditions import ConditionType, StatusReason
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import RolloutFailure, ServingClass, ServingState
 from enginewright.api.scalars import whole_second
@@ -31,6 +31,19 @@ def find_rejection(revisions: Collection[RevisionView], revision: str) -> Rollou
     """Return why a revision was rejected for the current spec, if it was."""
     outcome = _outcomes(revisions).get(revision)
     return _failure(revision, outcome) if outcome and outcome.state == "Rejected" else None
+
+
+def find_reported_rejection(facts: Facts, revision: str) -> RolloutFailure | None:
+    """Return the same, also as the status reports it: the API server may have refused the record in the revision."""
+    status = facts.model.status
+    is_rolled_back = any(
+        condition.type == ConditionType.ROLLED_BACK and condition.status == "True"
+        for condition in status.conditions
+    )
+    last = status.last_failure if is_rolled_back else None
+    return find_rejection(facts.revisions, revision) or (
+        last if last and last.revision == revision else None
+    )
 
 
 def is_rejected_for_spec(

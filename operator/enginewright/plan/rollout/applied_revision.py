@@ -7,7 +7,7 @@ from enginewright.manifests.labels import PROMOTE, ROLLBACK
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
 from enginewright.plan.history.outcomes import (
-    find_rejection,
+    find_reported_rejection,
     find_serving,
     list_promoted,
     ready_revisions,
@@ -53,7 +53,7 @@ def bring_up_requested(
     stable = stored.get(before.last_complete) if before else None
     back = find_restored_revision(facts, stored, requested.name)
     promotions = [name for name in list_promoted(facts.revisions) if name != requested.name]
-    if stable is None and back is None and find_rejection(facts.revisions, requested.name):
+    if stable is None and back is None and find_reported_rejection(facts, requested.name):
         # it is not known what has served
         carried = (one.revision for one in facts.deployments if one.revision != requested.name)
         stable = _first((*promotions, *carried), stored)
@@ -135,7 +135,7 @@ def find_restored_revision(
     It is the one that the annotation names, else the last complete one, else the one before it.
     """
     annotations = facts.model.metadata.annotations
-    failure = find_rejection(facts.revisions, rejected) if rejected else None
+    failure = find_reported_rejection(facts, rejected) if rejected else None
     failed = failure and failure.stage == STAGE and annotations.get(PROMOTE) != rejected
     if not rejected or not (failed or rejection_by_user(facts.model, facts.revisions, rejected)):
         return None

@@ -11,7 +11,7 @@ from enginewright.manifests.labels import PROMOTE
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
 from enginewright.plan.history.outcomes import (
-    find_rejection,
+    find_reported_rejection,
     find_serving,
     rejection_by_user,
     rejection_of_spec_by_user,
@@ -57,7 +57,7 @@ def rejection(
     stops = recreates and any(pod.ready for pod in pods_of(facts.pods, revision))
     # a write may have been refused before a Deployment went back
     carried = {deployment.revision for deployment in facts.deployments}
-    earlier = find_rejection(facts.revisions, revision)
+    earlier = find_reported_rejection(facts, revision)
     if earlier and not (stops and carried == {revision}):
         return earlier
     if stops or (failures.lasting and failures.lasting.reason in left_to_others):
@@ -70,7 +70,7 @@ def find_first_rejection(
 ) -> RolloutFailure | None:
     """Return why `revision`, before which nothing has served, has no pods any more: they have failed for long."""
     if is_given_up(facts, revision):
-        return find_rejection(facts.revisions, revision)
+        return find_reported_rejection(facts, revision)
     lasting = failures.lasting
     if lasting is None or lasting.reason in left_to_others or _insists(facts, revision):
         return None
@@ -88,7 +88,7 @@ def is_given_up(facts: Facts, revision: str) -> bool:
     """Return whether a revision was rejected before anything has served, and is not to be tried again."""
     return (
         find_serving(facts) is None
-        and find_rejection(facts.revisions, revision) is not None
+        and find_reported_rejection(facts, revision) is not None
         and not _insists(facts, revision)
         and not any(pod.ready for pod in pods_of(facts.pods, revision))
     )
