@@ -165,7 +165,8 @@ def test_collapsed_outputs_are_refused_if_no_node_may_be_excluded(tmp_path: Path
 
 def test_fp16_keeps_nodes_that_overflow(models: Path, tmp_path: Path) -> None:
     source = real(models, "ch_PP-OCRv4_det_infer.onnx")
-    about = work(tmp_path, source, [{"x": text(96, 160)}], recipe(RTX, precision="FP16"))
+    samples = [{"x": text(96, 160)}, {"x": text(96, 160)[..., ::-1]}]
+    about = work(tmp_path, source, samples, recipe(RTX, precision="FP16"))
     report = run_successfully(about)
     kept = report.facts["FP16"]["left"]
     assert [words for words in kept.values() if "9.79e+07" in words]
