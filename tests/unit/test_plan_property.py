@@ -80,7 +80,7 @@ from tests.support.simulation import (
 
 _MODEL: Final = "InferenceModel"
 _MAY_NEED: Final = (_MODEL, "InferenceEngine", "ControllerRevision")  # as in `NamespaceObjects`
-EXAMPLES: Final = examples(12)  # of each start
+EXAMPLES: Final = examples(20)  # of each start
 YIELD_LIMIT: Final = timedelta(minutes=5, seconds=pod_options.GRACE_SECONDS)
 NUMBERS: Final = st.integers(0, 9)
 REASONS: Final = st.sampled_from(sorted(Reason))

@@ -136,24 +136,6 @@ def test_serving_model_without_its_service_is_not_ready() -> None:
     assert world.ready(NAME) == ("True", "Serving")
 
 
-def test_refused_revision_leaves_what_serves_to_be_scaled_and_repaired() -> None:
-    world = serve()
-    refuse(world, ("apply", "ControllerRevision"))
-    edit(world, source=OTHER)
-    world.job_succeeds(SECOND)
-    edit(world, replicas=6)
-    assert world.replicas() == {"a-cpu": 6}
-    remove(world, "Deployment")
-    assert world.replicas() == {"a-cpu": 6}
-    assert world.ready(NAME) == ("False", "ApplyFailed")
-    assert "the update waits for ControllerRevision" in world.message(NAME)
-    assert "scaling, repair and rollback go on" in world.message(NAME)
-    world.kube.refuses.clear()
-    world.wait(seconds=LONGEST_WAIT.total_seconds())
-    (deployment,) = world.serving_deployments()
-    assert deployment["metadata"]["labels"][REVISION] == world.status(NAME)["revision"]
-
-
 def list_recorded(world: ManyModels) -> list[str]:
     """Return what is recorded of the revisions that were rejected."""
     revisions = world.all("ControllerRevision")

@@ -87,8 +87,7 @@ def order_writes(apply: Collection[dict[str, Any]]) -> list[Write]:
         if obj["kind"] not in _PURPOSES:
             name = (obj["kind"], obj["metadata"]["name"])
             needing = (purposes[at] for at, needed in enumerate(needs) if name in needed)
-            # what nothing needs yet is for what comes next
-            purposes[number] = min(needing, key=_ORDER.__getitem__, default=Purpose.UPDATE)
+            purposes[number] = min(needing, key=_ORDER.__getitem__, default=Purpose.SERVING)
     writes = map(Write, purposes, apply, needs)
     return sorted(writes, key=lambda write: _ORDER[write.purpose])
 

@@ -121,13 +121,8 @@ def _not_promoted(rollout: RolloutPlan, serves: str) -> ReadyState | None:
         text += _describe_trouble(rollout)
         return ReadyState("False", rejection.reason, text, stalled=True)
     target = rollout.target
-    if target is None:
+    if target is None or target.phase is TargetPhase.PROMOTING:
         return None
-    if target.phase is TargetPhase.PROMOTING:
-        if rollout.applied == target.revision:
-            return None
-        text = f"revision {target.revision} is stored before its pods start{serves}"
-        return ReadyState("False", StatusReason.ROLLING_OUT, text + _describe_trouble(rollout))
     if target.reason == StatusReason.SCALED_TO_ZERO:  # as the user asks for no pods
         return None
     return _describe_canary(target, serves + _describe_trouble(rollout))

@@ -140,9 +140,7 @@ def roll_out(
     if brought and not asks_for_pods(facts.model.spec, deployments):
         brought = replace(brought, canaries={})
     promoted = brought.revision if brought and brought.promotes else None
-    serves = keep_revision(facts, stored, deployments, brought)
-    storing = promoted if serves and promoted and _is_new(facts, brought, promoted) else None
-    applied = serves if storing else promoted or serves
+    applied = promoted or keep_revision(facts, stored, deployments, brought)
     ready = sum(deployment.ready_pods for deployment in facts.deployments)
     name = new.name if new else None
     if applied is None:
@@ -192,7 +190,6 @@ def roll_out(
         ignored_rollback=describe_ignored_rollback(facts.model, stored, applied.name, rejected),
         apply=(
             *serving_objects(facts, applied, deployments, now),
-            *([store_revision(facts, storing)] if storing else ()),
             *canary_objects(facts.model, facts.revisions, brought, applied),
             *autoscalers(facts.model, facts.autoscalers, applied, deployments, now),
             *route_objects(facts, brought, applied, deployments),
@@ -213,13 +210,6 @@ def roll_out(
         ),
         hand_over=handovers(facts.model, facts.autoscalers, deployments, now),
     )
-
-
-def _is_new(facts: Facts, brought: BringUp | None, revision: Revision) -> bool:
-    """Return whether a revision is to replace others, and is first to be stored: as long as that is refused, these serve."""
-    there = {view.revision for view in facts.revisions}
-    there |= {view.revision for view in (*facts.deployments, *facts.canaries)}
-    return brought is not None and brought.target is not None and revision.name not in there
 
 
 def _counts_before(
@@ -284,8 +274,9 @@ def serving_objects(
 ) -> Iterable[dict[str, Any]]:
     """Yield the objects in the order of dependence: the revision first, so that it is never missing."""
     model = facts.model
-    if all(view.revision != revision.name for view in facts.revisions):  # they are immutable
-        yield store_revision(facts, revision)
+    numbers = {view.revision: view.number for view in facts.revisions}
+    if revision.name not in numbers:  # revisions are immutable
+        yield controller_revision(model, revision, max(numbers.values(), default=0) + 1)
     yield service(model, tls=revision.snapshot.tls_secret is not None)
     superseded = find_superseded(facts, revision.name)
     for accelerator, count in counts.items():
@@ -303,12 +294,6 @@ def serving_objects(
             replicas=applied,
             strategy="Recreate" if accelerator in superseded else "",
         )
-
-
-def store_revision(facts: Facts, revision: Revision) -> dict[str, Any]:
-    """Return the ControllerRevision of a new revision, with the next number."""
-    number = max((view.number for view in facts.revisions), default=0) + 1
-    return controller_revision(facts.model, revision, number)
 
 
 def find_superseded(facts: Facts, revision: str) -> set[str]:
