@@ -30,7 +30,14 @@ from enginewright_contract.task import PREPARE_STAGES
 from tests.support.fake_kube import timestamp
 from tests.support.operator_passes import Sidecars
 from tests.support.plan_objects import Json, make_object
-from tests.support.simulation import measurements, report_crash, report_end, runs, statuses
+from tests.support.simulation import (
+    has_node,
+    measurements,
+    report_crash,
+    report_end,
+    runs,
+    statuses,
+)
 
 _MERGE: Final = "application/merge-patch+json"
 
@@ -181,6 +188,9 @@ class PlayedNamespace(abc.ABC):
             "terminationGracePeriodSeconds": 0,
         }
         await self.create(make_object("Pod", name, self.name, owner, every, spec=spec))
+        # as the kubelet does, at this test's time, which is not that of the API server
+        conditions = [has_node(timestamp(self.now))]
+        await self._set_status(PODS, name, {"phase": "Pending", "conditions": conditions})
 
     # writes
 
