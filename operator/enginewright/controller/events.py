@@ -7,12 +7,13 @@ one instead of adding one.
 """
 
 import asyncio
-import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
+
+from enginewright_contract.keys import sha256_text
 
 from enginewright.kube.api import JsonObject, KubeApi
 from enginewright.kube.errors import Conflict, KubeError, NotFound
@@ -113,7 +114,7 @@ def _event(obj: Mapping[str, Any], intent: EventIntent) -> JsonObject:
         "uid": metadata.get("uid"),
     }
     identity = "\n".join((metadata.get("uid") or "", intent.type, intent.reason, intent.message))
-    digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    digest = sha256_text(identity)[:16]
     return {
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,

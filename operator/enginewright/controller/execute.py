@@ -5,13 +5,13 @@ content still matches, or is what the API server returned for our last apply. So
 edit is reverted, and an API server that rewrites our values cannot cause endless writes.
 """
 
-import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from enginewright_contract.base import canonical_json
+from enginewright_contract.keys import sha256_text
 
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.drift import Path, differences, holds
@@ -259,13 +259,13 @@ class Executor:
         )
 
     def _remember(self, key: tuple[str, str], value: str) -> None:
-        self._responses[key] = hashlib.sha256(value.encode()).hexdigest()
+        self._responses[key] = sha256_text(value)
         self._responses.move_to_end(key)
         if len(self._responses) > _REMEMBERED:
             self._responses.popitem(last=False)
 
     def _is_remembered(self, key: tuple[str, str], value: str) -> bool:
-        return self._responses.get(key) == hashlib.sha256(value.encode()).hexdigest()
+        return self._responses.get(key) == sha256_text(value)
 
 
 def _with_status(
@@ -301,7 +301,7 @@ def _owns(fields: Mapping[str, Any], path: Path) -> bool:
 def _stamp(intent: Mapping[str, Any]) -> JsonObject:
     """Return `intent` with its own hash, which shows later that a field was dropped."""
     metadata = intent["metadata"]
-    digest = hashlib.sha256(canonical_json(intent).encode()).hexdigest()
+    digest = sha256_text(canonical_json(intent))
     annotations = {**(metadata.get("annotations") or {}), INTENT_ANNOTATION: digest}
     return {**intent, "metadata": {**metadata, "annotations": annotations}}
 

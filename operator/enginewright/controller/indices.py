@@ -28,11 +28,10 @@ def list_indices(resource: Resource, obj: Mapping[str, Any]) -> frozenset[Index]
     indices = {(label, str(labels[label])) for label in _LABELS if labels.get(label)}
     if labels.get(COMPONENT) == COLLECT:
         indices.add((COMPONENT, COLLECT))
-    status = obj.get("status") or {}
     if resource == INFERENCE_ENGINES:
-        indices.update(_of_engine(obj.get("spec") or {}, status))
+        indices.update(_of_engine(obj))
     elif resource == INFERENCE_MODELS and "deletionTimestamp" not in obj["metadata"]:
-        indices.update(_of_model(obj.get("spec") or {}, status))
+        indices.update(_of_model(obj.get("spec") or {}, obj.get("status") or {}))
     return frozenset(indices)
 
 
@@ -41,11 +40,11 @@ def is_unbuilt(engine: Mapping[str, Any]) -> bool:
     return "engine" not in (engine.get("status") or {})
 
 
-def _of_engine(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Index]:
-    yield from _name(PREPARED, spec.get("preparedKey"))
-    for prepared in status.get("prepared") or ():
+def _of_engine(engine: Mapping[str, Any]) -> Iterator[Index]:
+    yield from _name(PREPARED, (engine.get("spec") or {}).get("preparedKey"))
+    for prepared in (engine.get("status") or {}).get("prepared") or ():
         yield from _name(RECORD, prepared.get("recordHash"))
-    if is_unbuilt({"status": status}):
+    if is_unbuilt(engine):
         yield UNBUILT, ""
 
 

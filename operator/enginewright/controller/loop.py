@@ -29,9 +29,8 @@ class ReconcileResult:
     exists: bool = True  # else the key is never reconciled again
     requeue: bool = False  # soon: this pass has changed the facts, or waits for a change
     requeue_after: float | None = None  # seconds
-    refused: bool = (
-        False  # a write was; the others were made, and `requeue_after` is when to try again
-    )
+    # a write was; the others were made, and `requeue_after` is when to try again
+    refused: bool = False
     unsure: bool = False  # it may have been made nevertheless
 
 

@@ -1,10 +1,11 @@
 """Which keys an observed change affects. No IO: kopf calls this inside its watch streams."""
 
-import hashlib
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+
+from enginewright_contract.base import canonical_json
+from enginewright_contract.keys import sha256_text
 
 from enginewright.controller.cache import ObjectCache, engine_of, model_of
 from enginewright.controller.indices import CLASSES, PREPARED, UNBUILT
@@ -71,7 +72,7 @@ class Router:
         self._cache = cache
         self._sinks = sinks
         self._store = store
-        self._engines: dict[EngineKey, bytes] = {}  # hash of what models have been queued for
+        self._engines: dict[EngineKey, str] = {}  # hash of what models have been queued for
         self._needs: dict[ModelKey, frozenset[str]] = {}  # engines that have been queued for it
 
     def event(self, resource: Resource, obj: Mapping[str, Any], *, deleted: bool) -> None:
@@ -241,12 +242,11 @@ class Router:
             self._sinks.model(ModelKey(*model))
 
 
-def _hash_without_use(engine: Mapping[str, Any]) -> bytes:
+def _hash_without_use(engine: Mapping[str, Any]) -> str:
     """Return a hash of all of an engine that may decide something for models."""
     status = engine.get("status") or {}
     kept = {name: item for name, item in status.items() if name not in _USE}
-    text = json.dumps({**without_version(engine), "status": kept}, sort_keys=True)
-    return hashlib.sha256(text.encode()).digest()
+    return sha256_text(canonical_json({**without_version(engine), "status": kept}))
 
 
 def _get_given(obj: JsonObject) -> JsonObject:

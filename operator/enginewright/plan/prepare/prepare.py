@@ -79,11 +79,13 @@ def prepare(
     """
     current = _current(facts.model.status, target)
     jobs = PrepareJobs.of(facts)
-    loss = _loss(facts, target, current.key, jobs.find_publication()) if current else ""
+    published = jobs.find_publication()
+    loss = _loss(facts, target, current.key, published) if current else ""
     if current and not loss:
+        done = jobs.list_done(keep)
         # a Job says when it published, which is the only record of that: it is kept while a loss is reported
-        is_sound = not _loss(facts, target, current.key, since="")
-        done = jobs.list_done(keep) if is_sound else ()
+        if done and _loss(facts, target, current.key, since=""):
+            done = ()
         return PrepareOutcome(prepared=current, delete=(*jobs.list_outdated(keep), *done))
     shared = hash_shared(facts.model, facts.config, target) if shares else ""
     attempted = _attempt(facts, target, shared, jobs, memory, lost=loss != "")
@@ -98,7 +100,7 @@ def prepare(
             failed_build.metadata.namespace,
             failed_build.metadata.name,
         )
-        for failed_build in _find_failed_builds(facts, target, current.key, jobs.find_publication())
+        for failed_build in _find_failed_builds(facts, target, current.key, published)
     )
     message = f"{outcome.message}, again: {loss}" if outcome.message else ""
     return replace(outcome, message=message, delete=(*outcome.delete, *failed))

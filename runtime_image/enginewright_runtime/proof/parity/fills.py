@@ -17,15 +17,12 @@ from enginewright_runtime.proof.parity.values import Array, dtype_of, kind_of, p
 NUMERICALLY_ZERO: Final = 1e-6  # an output whose largest value is not above this counts as zero
 _LEAST: Final = 900.0  # magnitude of fills: -1,000 with a score added
 _GAP: Final = 50.0  # times the largest of the other values
-_LEVEL: Final = (
-    10.0  # fills within this factor are looked for at once: masks are added to one another
-)
-_LIMIT: Final = (
-    7500.0  # what is beyond it, and far from the other values, is a fill, whichever it is
-)
-_FAR: Final = (
-    10.0  # times the largest of the other values: half precision makes -65504 of its least number
-)
+# fills within this factor are looked for at once: masks are added to one another
+_LEVEL: Final = 10.0
+# what is beyond it, and far from the other values, is a fill, whichever it is
+_LIMIT: Final = 7500.0
+# times the largest of the other values: half precision makes -65504 of its least number
+_FAR: Final = 10.0
 _ROUNDED: Final = 0.75  # of a fill, whatever precision rounds it
 _MOST: Final = 1.25  # likewise, unless FP16 has no number for it
 _HALF: Final = 65504.0  # the largest number of FP16
@@ -171,9 +168,8 @@ class _Ends:
     count: int = 0
     least: float = np.inf
     most: float = 0.0
-    uneven: float = (
-        -np.inf
-    )  # how far the one that is farthest from a round number is, beyond rounding
+    # how far the one that is farthest from a round number is, beyond rounding
+    uneven: float = -np.inf
     inexact: float = 0.0  # likewise, relative to the number
 
     def take(self, sizes: _Floats) -> Self:
