@@ -209,7 +209,7 @@ def test_a_deleted_model_is_let_go_and_its_name_can_be_used_again(world: World) 
         world.user.wait_condition(MODEL, "Ready", "False", "Preparing", 20)
         old_uid = world.job("prepare")["metadata"]["uid"]
         owner = world.user.get("im", MODEL)["metadata"]["uid"]
-        operator.wait_passes(operator.passes() + 2)
+        operator.wait_quiet()
         assert world.job("prepare")["metadata"]["uid"] == old_uid
         selector = f"enginewright.dev/model={MODEL}"
         kinds = "jobs,deployments,services,controllerrevisions,pdb"
