@@ -30,9 +30,13 @@ def conditions(results: Results) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     by = about.get("throttled_by")  # absent in a run without an aged server
     aged = f" Aged: a minute under load with a fifth of a core, by {by}, before." if by else ""
+    chosen = "; ".join(
+        f"{name} {', '.join(map(str, rows))}" for name, rows in about.get("batch_rows", {}).items()
+    )
+    batches = f" Rows of the largest batch, chosen at each start: {chosen}." if chosen else ""
     return (
         f"Measured {about['date']} on {about['cpu']}: {about['cores']} cores,"
-        f" {about['network']}, the quickest of {about['rounds']} rounds; {versions}.{aged}"
+        f" {about['network']}, the quickest of {about['rounds']} rounds; {versions}.{aged}{batches}"
     )
 
 

@@ -53,6 +53,11 @@ class Results:
         self.rows.append(Row(model, server, transport))
         return self.rows[-1]
 
+    def add_batch(self, model: str, server: str, rows: int) -> None:
+        """Record the largest batch that one of our servers has chosen at a start."""
+        chosen: dict[str, list[int]] = self.about.setdefault("batch_rows", {})
+        chosen.setdefault(f"{model}, {server}", []).append(rows)
+
     def find(self, model: str, server: str, transport: str, connections: int) -> Figures | None:
         """Return one measurement, if there is one."""
         for row in self.rows:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +15,10 @@ from typing import Final
 from bench.serving import bare, cases, load, processes
 from bench.serving.cases import Case
 from bench.serving.cores import SERVER, pin
-from bench.serving.exchange import WrongAnswerError, check, request
+from bench.serving.exchange import MODEL, WrongAnswerError, check, request
 from bench.serving.load import LoadError
 from bench.serving.results import Bare, Results
-from bench.serving.servers import NotStartedError, Server, port_of, running
+from bench.serving.servers import HTTP_PORT, NotStartedError, Server, port_of, running
 from bench.serving.throttling import throttle
 
 CONNECTIONS: Final = (1, 8, 32)
@@ -82,6 +83,8 @@ def _measure_server(server: Server, case: Case, seconds: float, results: Results
     with tempfile.TemporaryDirectory() as folder:
         try:
             with running(server, case, Path(folder)) as process:
+                if server.environment is None:
+                    results.add_batch(case.name, server.name, _read_batch_rows())
                 if server.throttled_seconds:
                     transport = server.transports[0]
                     sent = request(transport, case, server.path)
@@ -92,6 +95,13 @@ def _measure_server(server: Server, case: Case, seconds: float, results: Results
                     _measure_transport(server, transport, case, process, seconds, results)
         except NotStartedError as error:
             results.absent[f"{server.name}, {case.name}"] = str(error)
+
+
+def _read_batch_rows() -> int:
+    """Return the rows of the largest batch that our server has chosen at this start."""
+    url = f"http://127.0.0.1:{HTTP_PORT}/v2/models/{MODEL}/execution"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return int(json.load(answer)["batch_rows"])
 
 
 def _listening(server: Server, results: Results) -> Iterable[str]:
