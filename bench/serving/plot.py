@@ -4,7 +4,7 @@ from html import escape
 from typing import Final
 
 from bench.serving.results import Results
-from bench.serving.servers import OURS, OURS_AGED
+from bench.serving.servers import OURS
 from bench.serving.targets import MANY
 
 _MODELS: Final = ("tiny", "image")
@@ -40,7 +40,7 @@ def svg(results: Results) -> str:
             top += _LINE
             width = max(1.0, (_WIDTH - _LEFT - _RIGHT) * rate / bars[0][0])
             name = escape(f"{server}, {transport}")
-            kind = ' class="ours"' if server in {OURS, OURS_AGED} else ""
+            kind = ' class="ours"' if server == OURS else ""
             parts += [
                 f'<text x="{_LEFT - 8}" y="{top}" text-anchor="end">{name}</text>',
                 f'<rect{kind} x="{_LEFT}" y="{top - 12}" width="{width:.1f}" height="{_BAR}"/>',

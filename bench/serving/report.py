@@ -28,8 +28,11 @@ def conditions(results: Results) -> str:
     """Return what the figures depend on, as one sentence."""
     about = results.about
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    by = about.get("throttled_by")  # absent in a run without an aged server
-    aged = f" Aged: a minute under load with a fifth of a core, by {by}, before." if by else ""
+    aged = "".join(
+        f" Aged, {model}: a minute under load with a fifth of a core, by {item.throttled_by}, before;"
+        f" beside a fresh one in {item.turns} turns, the median ratio."
+        for model, item in results.aging.items()
+    )
     chosen = "; ".join(
         f"{name} {', '.join(map(str, rows))}" for name, rows in about.get("batch_rows", {}).items()
     )

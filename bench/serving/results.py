@@ -36,6 +36,16 @@ class Bare:
     batch: int
 
 
+@dataclass(frozen=True)
+class Aging:
+    """The medians of what an aged server's figures are over a fresh one's."""
+
+    rate_ratio: float  # of requests/s at 32 connections
+    p50_ratio: float  # of a lone client's median latency
+    turns: int
+    throttled_by: str
+
+
 @dataclass
 class Results:
     """All figures of a run."""
@@ -43,6 +53,7 @@ class Results:
     about: dict[str, Any]  # date, machine, versions, settings
     bare: dict[str, Bare] = field(default_factory=dict)  # by model
     rows: list[Row] = field(default_factory=list)
+    aging: dict[str, Aging] = field(default_factory=dict)  # by model
     absent: dict[str, str] = field(default_factory=dict)  # server, or server and transport: why
 
     def row(self, model: str, server: str, transport: str) -> Row:
@@ -81,5 +92,6 @@ def read(document: Mapping[str, Any]) -> Results:
         about=document["about"],
         bare={name: Bare(**data) for name, data in document["bare"].items()},
         rows=[row(data) for data in document["rows"]],
+        aging={name: Aging(**data) for name, data in document.get("aging", {}).items()},
         absent=document["absent"],
     )

@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from bench.serving import bare, cases, load, processes
+from bench.serving import aging, bare, cases, load, processes
 from bench.serving.cases import Case
 from bench.serving.cores import SERVER, pin
 from bench.serving.exchange import MODEL, WrongAnswerError, check, request
 from bench.serving.load import LoadError
 from bench.serving.results import Bare, Results
-from bench.serving.servers import HTTP_PORT, NotStartedError, Server, port_of, running
-from bench.serving.throttling import throttle
+from bench.serving.servers import AGED, HTTP_PORT, OURS, NotStartedError, Server, port_of, running
 
 CONNECTIONS: Final = (1, 8, 32)
 _TURNS: Final = 2.5  # that every connection has within a window
@@ -54,6 +53,9 @@ def measure(plan: Plan, results: Results, folder: Path) -> None:
             for server in servers:
                 _say(f"round {turn + 1} of {plan.rounds}, {name}: {server.name}")
                 _measure_server(server, case, plan.seconds, results)
+                if server.name == OURS and name in AGED and not turn:
+                    _say(f"{name}: {OURS}, aged, beside a fresh one")
+                    _measure_aged(server, case, results)
         results.about["rounds"] = turn + 1
         now = time.monotonic()
         if now - began + (now - started) > plan.limit_seconds:
@@ -85,16 +87,17 @@ def _measure_server(server: Server, case: Case, seconds: float, results: Results
             with running(server, case, Path(folder)) as process:
                 if server.environment is None:
                     results.add_batch(case.name, server.name, _read_batch_rows())
-                if server.throttled_seconds:
-                    transport = server.transports[0]
-                    sent = request(transport, case, server.path)
-                    results.about["throttled_by"] = throttle(
-                        process, sent, port_of(transport), server.throttled_seconds
-                    )
                 for transport in _listening(server, results):
                     _measure_transport(server, transport, case, process, seconds, results)
         except NotStartedError as error:
             results.absent[f"{server.name}, {case.name}"] = str(error)
+
+
+def _measure_aged(server: Server, case: Case, results: Results) -> None:
+    try:
+        results.aging[case.name] = aging.compare(server, case)
+    except (NotStartedError, WrongAnswerError, LoadError, OSError) as error:
+        results.absent[f"{server.name}, aged, {case.name}"] = str(error)
 
 
 def _read_batch_rows() -> int:

@@ -23,7 +23,6 @@ from bench.serving.processes import tree
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 OURS: Final = "Enginewright"
 OURS_SINGLE: Final = "Enginewright, no batching"
-OURS_AGED: Final = "Enginewright, aged"
 TRITON: Final = "Triton"
 TRITON_BATCHING: Final = "Triton, dynamic batching"
 FURNACE: Final = "furnace"
@@ -52,7 +51,6 @@ class Server:
     runs: int = 1  # of the model at the same time, at most; only of ours
     cores: int = 1  # for all runs
     input_name: str | None = None  # what it calls the model's input, if not by the model's name
-    throttled_seconds: float = 0.0  # before it is measured
 
     @property
     def is_python_peer(self) -> bool:
@@ -63,8 +61,6 @@ class Server:
 SERVERS: Final = (
     Server(OURS, (BINARY, GRPC)),
     Server(OURS_SINGLE, (BINARY, GRPC)),
-    # what the server has learnt while it was slow for reasons of its own must not slow it down later
-    Server(OURS_AGED, (BINARY, GRPC), throttled_seconds=60.0),
     Server(FURNACE, (BINARY, GRPC), NATIVE, input_name="input"),
     Server(FLOOR, (BINARY,), NATIVE),
     Server(TRITON, (BINARY, GRPC), "triton"),
@@ -75,24 +71,27 @@ SERVERS: Final = (
     Server("LitServe", (OWN_JSON,), "litserve", "/predict", "/health"),
 )
 _FEW: Final = (OURS, TRITON, TRITON_BATCHING, "KServe")
-_ALL: Final = tuple(item.name for item in SERVERS if item.name not in {OURS_SINGLE, OURS_AGED})
+_ALL: Final = tuple(item.name for item in SERVERS if item.name != OURS_SINGLE)
 COMPARED: Final = {  # by model; fewer where transports hardly matter
-    "tiny": (*_ALL, OURS_AGED),
+    "tiny": _ALL,
     "image": _ALL,
     "real": _FEW,
-    "batching": (*_FEW, OURS_SINGLE, OURS_AGED),  # most of its time are runs, which a limit stalls
+    "batching": (*_FEW, OURS_SINGLE),
 }
+AGED: Final = ("tiny", "batching")  # most time of the second are runs, which a limit stalls
 QUICK: Final = (*_FEW, FURNACE, FLOOR)
 
 
-def port_of(transport: str) -> int:
-    """Return the port of a transport, the same of every server: one runs at a time."""
-    return GRPC_PORT if transport == GRPC else HTTP_PORT
+def port_of(transport: str, place: int = 0) -> int:
+    """Return the port of a transport, the same of every server: one runs at a time, or two of ours in their places."""
+    return (GRPC_PORT if transport == GRPC else HTTP_PORT) + place
 
 
 @contextmanager
-def running(server: Server, case: Case, folder: Path) -> Iterator[int]:
+def running(server: Server, case: Case, folder: Path, place: int = 0) -> Iterator[int]:
     """Run a server with a model, and its files in an empty folder; yield its process id.
+
+    Only ours can be in another place than the first.
 
     Raises:
         NotStartedError: It does not become ready; with the end of its log.
@@ -100,7 +99,7 @@ def running(server: Server, case: Case, folder: Path) -> Iterator[int]:
     log = folder / "server.log"
     with pin(*range(SERVER, SERVER + server.cores)), log.open("wb") as output:
         process = subprocess.Popen(
-            _command(server, case, folder),
+            _command(server, case, folder, place),
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -109,17 +108,20 @@ def running(server: Server, case: Case, folder: Path) -> Iterator[int]:
             start_new_session=True,
         )
     try:
-        _wait_until_ready(server, process, log)
+        _wait_until_ready(server, process, log, place)
         yield process.pid
     finally:
         _end(process)
 
 
-def _wait_until_ready(server: Server, process: "subprocess.Popen[bytes]", log: Path) -> None:
+def _wait_until_ready(
+    server: Server, process: "subprocess.Popen[bytes]", log: Path, place: int
+) -> None:
+    url = f"http://127.0.0.1:{port_of(BINARY, place)}{server.ready}"
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{HTTP_PORT}{server.ready}", timeout=2).close()
+            urllib.request.urlopen(url, timeout=2).close()
         except OSError:
             ended = process.poll() is not None
             if ended or time.monotonic() > deadline:
@@ -170,15 +172,15 @@ def _find_onnxruntime() -> Path:
     return library
 
 
-def _command(server: Server, case: Case, folder: Path) -> list[str]:
+def _command(server: Server, case: Case, folder: Path, place: int) -> list[str]:
     if server.environment is None:
         arguments = {
             "task": case.task
             | {"concurrent_runs": server.runs}
             | ({"batch_size": 1} if server.name == OURS_SINGLE else {}),
             "root": str(case.root),
-            "port": HTTP_PORT,
-            "grpc_port": GRPC_PORT,
+            "port": port_of(BINARY, place),
+            "grpc_port": port_of(GRPC, place),
             "settings": {},
             "before": "",
         }

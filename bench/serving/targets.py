@@ -10,7 +10,6 @@ from bench.serving.servers import (
     FLOOR,
     FURNACE,
     OURS,
-    OURS_AGED,
     OURS_SINGLE,
     SERVERS,
     TRITON,
@@ -100,8 +99,16 @@ def _median_over(model: str, part: str, whole: str) -> Callable[[Results], float
 
 def _rate_of_aged(model: str) -> Callable[[Results], float | None]:
     def value(results: Results) -> float | None:
-        aged, fresh = (_rate(results, model, name, BINARY) for name in (OURS_AGED, OURS))
-        return _ratio(aged, fresh)
+        aging = results.aging.get(model)
+        return None if aging is None else aging.rate_ratio
+
+    return value
+
+
+def _median_of_aged(model: str) -> Callable[[Results], float | None]:
+    def value(results: Results) -> float | None:
+        aging = results.aging.get(model)
+        return None if aging is None else aging.p50_ratio
 
     return value
 
@@ -185,7 +192,7 @@ TARGETS: Final = (
         "p50 at 1, aged, over fresh",
         1.1,
         False,
-        _median_over("batching", OURS_AGED, OURS),
+        _median_of_aged("batching"),
     ),
     Target("tiny", "memory, model excluded", 110, False, _memory, "MB"),
 )

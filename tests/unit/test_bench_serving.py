@@ -12,8 +12,8 @@ from bench.serving.exchange import BINARY, GRPC
 from bench.serving.load import Figures, LoadError, Moment, figures, inspect
 from bench.serving.plot import svg
 from bench.serving.report import conditions, is_disturbed, problems
-from bench.serving.results import Bare, Results
-from bench.serving.servers import FLOOR, FURNACE, OURS, OURS_AGED, SERVERS, TRITON
+from bench.serving.results import Aging, Bare, Results
+from bench.serving.servers import FLOOR, FURNACE, OURS, SERVERS, TRITON
 from bench.serving.soak import Held, growth, growth_of
 from bench.serving.targets import TARGETS
 from bench.serving.throttling import read_group
@@ -102,8 +102,9 @@ def test_targets_compare_within_the_run() -> None:
 
 def test_native_servers_and_an_aged_one_are_compared_with_ours() -> None:
     run = make_results()
-    for server, rate in ((FURNACE, 160.0), (FLOOR, 1000.0), (OURS_AGED, 360.0)):
+    for server, rate in ((FURNACE, 160.0), (FLOOR, 1000.0)):
         run.row("tiny", server, BINARY).add(32, at(rate))
+    run.aging["tiny"] = Aging(rate_ratio=0.9, p50_ratio=1.0, turns=3, throttled_by="SIGSTOP")
     judgements = judge_results(run)
     assert judgements["tiny", "requests/s at 32, over furnace"] == (2.5, "pass")
     assert judgements["tiny", "requests/s at 32, over the floor"] == (0.4, "miss")
@@ -111,8 +112,7 @@ def test_native_servers_and_an_aged_one_are_compared_with_ours() -> None:
     assert judgements["tiny", "p50 at 1, over furnace"] == (None, "not measured")
     run.row("tiny", OURS, BINARY).add(1, at(10.0))
     run.row("tiny", FURNACE, BINARY).add(1, dataclasses.replace(at(10.0), p50_us=80.0))
-    run.row("batching", OURS, BINARY).add(1, at(10.0))
-    run.row("batching", OURS_AGED, BINARY).add(1, dataclasses.replace(at(10.0), p50_us=105.0))
+    run.aging["batching"] = Aging(rate_ratio=1.0, p50_ratio=1.05, turns=3, throttled_by="SIGSTOP")
     judgements = judge_results(run)
     assert judgements["tiny", "p50 at 1, over furnace"] == (1.25, "miss")
     assert judgements["batching", "p50 at 1, aged, over fresh"] == (1.05, "pass")
@@ -132,8 +132,11 @@ def test_how_a_server_was_aged_is_told_where_it_was() -> None:
     run.about |= {"date": "d", "cpu": "c", "cores": 2, "network": "n", "rounds": 3}
     run.about["versions"] = {"ort": "2"}
     assert conditions(run).endswith("rounds; ort 2.")
-    run.about["throttled_by"] = "cpu.cfs_quota_us"
-    assert conditions(run).endswith("with a fifth of a core, by cpu.cfs_quota_us, before.")
+    run.aging["tiny"] = Aging(0.9, 1.0, 3, "cpu.cfs_quota_us")
+    assert "a fifth of a core, by cpu.cfs_quota_us, before" in conditions(run)
+    run.add_batch("tiny", OURS, 8)
+    run.add_batch("tiny", OURS, 16)
+    assert conditions(run).endswith("at each start: tiny, Enginewright 8, 16.")
 
 
 def test_group_of_a_process_is_that_of_the_controller_of_cpu_time() -> None:
