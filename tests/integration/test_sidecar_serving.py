@@ -94,6 +94,8 @@ def test_a_real_model_is_proven_whole(tmp_path: Path, models: Path, prepared_for
         assert verdict.baseline is not None
         assert verdict.baseline.shapes == "opt"
         assert 0 < verdict.baseline.p50 <= (verdict.baseline.p99 or verdict.baseline.p50)
+        assert verdict.times is not None
+        assert verdict.times.batches
         metrics = sidecar.metrics()
         assert value(metrics, "enginewright_placement_nodes") == verdict.fallback.nodes_total
         assert value(metrics, "enginewright_fallback_active", kind="NodeFallback") == 0
