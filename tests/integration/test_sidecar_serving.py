@@ -216,6 +216,17 @@ def test_a_server_that_is_not_there_yet_or_not_any_more(tmp_path: Path, task: Se
             sidecar.until_ready()
 
 
+def test_no_interval_of_a_check_delays_admission(tmp_path: Path, task: ServeTask) -> None:
+    with Proxy(1) as proxy:  # as above
+        port = proxy.port
+    with Sidecar(tmp_path, task, port, pace=1000) as sidecar:
+        sidecar.until(
+            lambda: "does not listen" in sidecar.check(Check.SERVER).message, "server looked for"
+        )
+        with Server(tmp_path, task, port=port):
+            sidecar.until_ready()
+
+
 def test_a_server_that_hangs_delays_neither_answers_nor_scrapes(pod: Pod) -> None:
     sidecar = pod.sidecar
     pod.server.process.send_signal(signal.SIGSTOP)
