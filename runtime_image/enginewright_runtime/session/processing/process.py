@@ -17,9 +17,11 @@ from enginewright_runtime.core.children import Child
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import describe_kill, last_output, tail
 from enginewright_runtime.session.arrays import Arrays
-from enginewright_runtime.session.processing import child, frames
-from enginewright_runtime.session.processing.steps import StepFacts
+from enginewright_runtime.session.processing import frames
+from enginewright_runtime.session.processing.frames import StepFacts
 
+# a name, since servers without steps load no parser of models
+_CHILD: Final = "enginewright_runtime.session.processing.child"
 _FACTS: Final = TypeAdapter(dict[str, StepFacts])
 _START_SECONDS: Final = 120.0
 _MOST_OUTPUT: Final = 64 * 1024  # bytes that its libraries may print before they are discarded
@@ -106,13 +108,13 @@ class StepProcess:
             stack.enter_context(self._line)
             with theirs:
                 started = Child(
-                    child.main,
+                    f"{_CHILD}:main",
                     self._paths,
                     self._libraries_of,
                     output=self._output.fileno(),
                     descriptors=(theirs.fileno(),),
                     memory_bytes=self._memory_bytes,
-                    preload=(child.__name__,),
+                    preload=(_CHILD,),
                 )
             self._child = stack.enter_context(started)
             answer = self._first_answer()

@@ -11,6 +11,7 @@ from enginewright_runtime.proof.latency.figures import is_warm
 from enginewright_runtime.session.samples import GoldenSample
 
 from enginewright_serving.server.protocol.decode import Feeds
+from enginewright_serving.server.startup.known_times import is_confirmed
 from enginewright_serving.server.startup.run_proof import measure_run
 
 _SECONDS: Final = 2.0  # for warm-up and measurement
@@ -18,6 +19,7 @@ _MOST_SECONDS: Final = 5.0  # instead, if the runs that p99 needs fit into this
 _MOST_RUNS: Final = 200
 _MOST_WARM_UPS: Final = 50
 _LEAST: Final = {50: 3, 90: 20, 99: 100}  # fewest runs for a percentile
+_CONFIRMING: Final = 5  # runs whose median confirms the baseline of another pod
 _OPT: Final = "opt"
 
 
@@ -35,12 +37,17 @@ def baseline_feeds(samples: Sequence[GoldenSample], recipe: Recipe) -> tuple[str
     return middle.name, middle.feeds
 
 
-def measure(run: Callable[[], Any], shapes: str) -> Baseline | None:
-    """Run until the time of a run is stable, then measure inputs of `shapes`, unless too few runs fit in."""
+def measure(run: Callable[[], Any], shapes: str, known: Baseline | None = None) -> Baseline | None:
+    """Run until the time of a run is stable, then measure inputs of `shapes`, unless too few runs fit in.
+
+    If the first runs confirm the baseline that is `known` from another pod, it is this pod's too.
+    """
     end = time.monotonic() + _SECONDS
     warming: list[float] = []
     while not is_warm(warming) and len(warming) < _MOST_WARM_UPS and time.monotonic() < end:
         warming.append(measure_run(run))
+        if known and known.shapes == shapes and _confirms(known, warming[-_CONFIRMING:]):
+            return known
     times: list[float] = []
     while len(times) < _MOST_RUNS and time.monotonic() < end:
         times.append(measure_run(run))
@@ -50,6 +57,10 @@ def measure(run: Callable[[], Any], shapes: str) -> Baseline | None:
     if len(times) < _LEAST[50]:
         times = warming[1:]  # a slow model: its warm-up without the first run
     return figures(times, shapes)
+
+
+def _confirms(known: Baseline, times: Sequence[float]) -> bool:
+    return len(times) == _CONFIRMING and is_confirmed(known.p50, float(np.median(times)))
 
 
 def figures(times: Sequence[float], shapes: str) -> Baseline | None:
