@@ -20,8 +20,6 @@ from enginewright_runtime.session.arrays import Arrays
 from enginewright_runtime.session.processing import frames
 from enginewright_runtime.session.processing.frames import StepFacts
 
-# a name, since servers without steps load no parser of models
-_CHILD: Final = "enginewright_runtime.session.processing.child"
 _FACTS: Final = TypeAdapter(dict[str, StepFacts])
 _START_SECONDS: Final = 120.0
 _MOST_OUTPUT: Final = 64 * 1024  # bytes that its libraries may print before they are discarded
@@ -101,6 +99,9 @@ class StepProcess:
         return arrays
 
     def _start(self) -> dict[str, StepFacts]:
+        # imports a parser of models, which servers without steps do not need
+        from enginewright_runtime.session.processing import child  # noqa: PLC0415 - above
+
         self._open.close()
         with contextlib.ExitStack() as stack:
             self._output = stack.enter_context(os.fdopen(os.memfd_create("output"), "w+b"))
@@ -108,13 +109,13 @@ class StepProcess:
             stack.enter_context(self._line)
             with theirs:
                 started = Child(
-                    f"{_CHILD}:main",
+                    child.main,
                     self._paths,
                     self._libraries_of,
                     output=self._output.fileno(),
                     descriptors=(theirs.fileno(),),
                     memory_bytes=self._memory_bytes,
-                    preload=(_CHILD,),
+                    preload=(child.__name__,),
                 )
             self._child = stack.enter_context(started)
             answer = self._first_answer()
