@@ -225,11 +225,6 @@ DAMAGE: dict[str, tuple[Damage, str]] = {
     "cut": (change_stored(lambda all_: all_[:5]), f"file {LAST} has 5 bytes instead of"),
     "removed": (change_stored(lambda _: None), f"file {LAST} is missing"),
     "swapped": (swap, f"file {FILES[1]} has"),
-    "a cut manifest": (
-        change_stored(lambda text: text[:-1], MANIFEST),
-        r"manifest\.json cannot be read",
-    ),
-    "another key": (lie(key="cd" * 32), r"manifest\.json belongs to another key"),
     "another digest": (
         listing(lambda files: files[2].update(sha256="0" * 64)),
         f"file {LAST} is missing",
