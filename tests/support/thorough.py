@@ -132,7 +132,6 @@ SPREAD: Final = (
     "integration/test_server_compression.py::test_tritons_client_compresses_in_both_directions",
     "integration/test_server_floods.py::test_the_server_answers_probes_and_clients_beside",
     "integration/test_server_floods.py::test_the_sidecar_answers_probes_and_scrapes_beside",
-    "integration/test_server_round_trips.py::test_large_and_unusual_shapes",
     "integration/test_sidecar_memory.py::test_a_large_output_is_proven_within_the_limit",
     "integration/test_sidecar_shadow.py::test_clients_notice_no_fault_of_a_canary",
     "integration/test_sources_objects.py::test_a_file_or_a_folder_with_one_model",
