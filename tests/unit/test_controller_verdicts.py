@@ -588,14 +588,15 @@ async def test_pods_that_have_not_started_get_what_others_of_their_revision_meas
     world.say("first", verdict(times=measured, baseline=usual))
     await asyncio.sleep(FAST)
     world.remove_pod("first")  # as with its model, which is applied again
-    for name, change in {
+    pods: dict[str, dict[str, Any]] = {
         "next": {},
         "of another revision": {"revision": "r2"},
         "of another class": {"accelerator_class": "a100"},
         "of another model": {"model": "other"},
         "started": {"sidecar": RUNNING},
-    }.items():
-        world.add_pod(name, **{"ready": False, "sidecar": {"waiting": {}}, **change})
+    }
+    for name, change in pods.items():
+        world.add_pod(name, ready=False, **({"sidecar": {"waiting": {}}} | change))
     await asyncio.sleep(0.2)
     given = StartTimes.model_validate({**measured, "usual": usual})
     assert times_of(world, "next") == given
