@@ -471,6 +471,9 @@ class ModelSummary(ApiModel):
     choice: Text = ""
     """Medians of the backends that were compared, such as "cuda: 2.1 ms, tensorrt: 3 ms"."""
 
+    stage: Text = ""
+    """Stage of what is under way, such as validate, build 40% or Analyzing 2; empty: nothing is."""
+
 
 class InferenceModelStatus(ApiModel):
     """Observed state; written by the operator."""
