@@ -76,7 +76,7 @@ def test_cpu_is_the_class_of_the_chart(
     (target,) = request(source, model_options, make_facts(*held), serves).targets
     assert (target.backend, target.stands_for) == (backend, stands_for)
     assert target.runtime_version == runtime
-    assert (target.unknown() is None) is (stands_for is None)
+    assert (target.describe_unknown() is None) is (stands_for is None)
 
 
 # fault: Commands | preflight's `cpu` passes, but the cluster serves with `openvino`, which refuses |

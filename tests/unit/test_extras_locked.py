@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from enginewright_cli.preflight.options import RUNTIME_LIMITS
-from enginewright_cli.preflight.targets import locked_runtime
+from enginewright_cli.preflight.targets import find_locked_runtime
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,5 +25,5 @@ def test_what_decides_a_verdict_is_pinned_as_locked(variant: str) -> None:
     runtime = next(
         locked[name] for name in pins if re.fullmatch("onnxruntime(-openvino|-gpu)?", name)
     )
-    assert locked_runtime(variant) == runtime
+    assert find_locked_runtime(variant) == runtime
     assert ".".join(runtime.split(".")[:2]) in RUNTIME_LIMITS

@@ -46,7 +46,7 @@ from enginewright_cli.preflight.result import (
     Parity,
     Result,
     TargetResult,
-    failed_verdict,
+    judge_failure,
     make_found,
     merge_findings,
     worst,
@@ -403,7 +403,7 @@ class _Backend:
             compute=_billionths(seen.compute_share),
             elsewhere=facts.elsewhere[:_MAX_NODES_ELSEWHERE],
         )
-        if unknown := target.unknown():
+        if unknown := target.describe_unknown():
             self._found[target.name].append(make_found(unknown, EXAMINE_STAGE, (target.name,)))
         not_comparable = self._note_timing_mismatch(target)
         broken = (seen.reason, seen.message) if seen.broken and seen.reason else None
@@ -458,7 +458,7 @@ class _Backend:
         }
         if broken is not None:
             reason, message = broken
-            verdict = failed_verdict(reason)
+            verdict = judge_failure(reason)
             return {"verdict": verdict, "reason": reason.value, "message": message, **counted}
         left = outside.nodes_accelerated < outside.nodes_total
         warned = any(target.name in finding.targets for finding in self.findings)
@@ -519,7 +519,7 @@ def _engine(info: EngineInfo) -> Engine:
 
 def _describe_failure(outcome: StageReport) -> dict[str, Any]:
     failure = outcome.failure
-    failed: dict[str, Any] = {"verdict": failed_verdict(failure.reason if failure else None)}
+    failed: dict[str, Any] = {"verdict": judge_failure(failure.reason if failure else None)}
     if failure:
         message = render(failure.cause, advise(failure))
         failed |= {"reason": failure.reason.value, "message": message}

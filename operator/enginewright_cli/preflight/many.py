@@ -18,7 +18,7 @@ from enginewright_cli.preflight.cache import ResultCache
 from enginewright_cli.preflight.memory import Memory, independent_jobs
 from enginewright_cli.preflight.outputs import FileMessage, Outputs
 from enginewright_cli.preflight.request import PreflightRequest
-from enginewright_cli.preflight.result import Result, TargetResult, failed_verdict, make_found
+from enginewright_cli.preflight.result import Result, TargetResult, judge_failure, make_found
 from enginewright_cli.preflight.stages import InstallationError, Stages
 from enginewright_cli.preflight.stopping import Stop, Stopped
 
@@ -130,7 +130,7 @@ def _one(
 def _make_unknown(request: PreflightRequest, reason: Reason, cause: str) -> Result:
     names = tuple(target.name for target in request.targets)
     finding = make_found(Finding(reason=reason, cause=cause), "preflight", names)
-    verdict = failed_verdict(reason)
+    verdict = judge_failure(reason)
     return Result(
         verdict=verdict,
         source=request.shown,

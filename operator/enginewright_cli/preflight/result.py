@@ -304,7 +304,7 @@ def worst(verdicts: tuple[Verdict, ...]) -> Verdict:
     return max(verdicts, key=VERDICTS.index, default="pass")
 
 
-def failed_verdict(reason: Reason | None) -> Verdict:
+def judge_failure(reason: Reason | None) -> Verdict:
     """Return the verdict on a failure: "unknown" if this machine or the source is at fault instead of the model."""
     if reason is None:
         return "fail"

@@ -81,7 +81,7 @@ class PreflightTarget:
             return None
         return "exact" if self.processor and has_exact_products({self.processor}) else "any"
 
-    def unknown(self) -> Finding | None:
+    def describe_unknown(self) -> Finding | None:
         """Return what the verdict cannot know, if another backend stands for the one that would serve."""
         if self.stands_for is None:
             return None
@@ -121,8 +121,8 @@ def parse(name: str, backend: str | None = None) -> PreflightTarget:
         return PreflightTarget(
             text, backend if kind == "cpu" and backend else kind, processor=processor
         )
-    known = [*_PRODUCTS, "rtx4090", "cpu", "openvino", "cuda"]
-    near = difflib.get_close_matches(text, known, n=1)
+    names = [*_PRODUCTS, "rtx4090", "cpu", "openvino", "cuda"]
+    near = difflib.get_close_matches(text, names, n=1)
     hint = f"did you mean {near[0]}? Otherwise write" if near else "write"
     raise TargetError(
         f"{name!r} is not a target; {hint} sm86, sm89, sm120 or another compute capability without its dot,"
@@ -163,18 +163,18 @@ def settle(
         target,
         backend=after,
         stands_for=target.backend,
-        runtime_version=locked_runtime(target.backend) if locked else None,
+        runtime_version=find_locked_runtime(target.backend) if locked else None,
     )
 
 
 @cache
-def locked_runtime(extra: str) -> str | None:
+def find_locked_runtime(extra: str) -> str | None:
     """Return the version of ONNX Runtime that an extra of this release pins, as the image of that name locks it."""
     pinned = re.compile(
         rf"onnxruntime(?:-openvino|-gpu)?[=>]=([\d.]+)\b.*\bextra == ['\"]{extra}['\"]"
     )
-    found = map(pinned.match, metadata.requires("enginewright") or ())
-    return next((match[1] for match in found if match), None)
+    matches = map(pinned.match, metadata.requires("enginewright") or ())
+    return next((match[1] for match in matches if match), None)
 
 
 def group_key(target: PreflightTarget) -> tuple[str, str]:
