@@ -43,6 +43,8 @@ class PreflightRequest:
     def name_local_files(self, text: str) -> str:
         """Return a stage's text with the folders of this machine instead of the claims that stand for them."""
         source = None if "://" in self.source else Path(self.source)
+        if source and source.name in ("", ".."):  # the folder has its name elsewhere
+            source = source.resolve()
         claims = {
             _CLAIM: source,
             _SAMPLES_CLAIM: self.samples,
