@@ -104,7 +104,7 @@ def alerts() -> str:
     rows = (
         (
             f"[{rule['alert']}](#{rule['alert'].lower()})",
-            rule["labels"]["severity"],
+            " or ".join(re.findall("warning|critical", rule["labels"]["severity"])),
             rule.get("for", "at once"),
             ", ".join(
                 map(code, sorted(set(re.findall(r"\b(?:enginewright_\w+|up)\b", rule["expr"]))))

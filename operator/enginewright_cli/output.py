@@ -8,16 +8,19 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-_PLAIN_WIDTH: Final = 160  # columns, where standard output is not a terminal
+_UNWRAPPED: Final = (
+    1 << 20
+)  # columns, where standard output is not a terminal: no line is broken in two
 
 
 def render(show: Callable[[Console], None]) -> str:
     """Return what `show` prints, with colours on a terminal only, without the final newline."""
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    console = Console(width=None if is_terminal else _PLAIN_WIDTH)
+    console = Console(width=None if is_terminal else _UNWRAPPED)
     with console.capture() as captured:
         show(console)
-    return captured.get().removesuffix("\n")
+    text = captured.get().removesuffix("\n")
+    return text if is_terminal else "\n".join(line.rstrip() for line in text.split("\n"))
 
 
 def table(*names: str, no_wrap: bool = False) -> Table:

@@ -352,6 +352,9 @@ class TargetRevision(ApiModel):
     message: Annotated[str, Field(max_length=32768)] = ""
     """What it waits for, as a sentence for people."""
 
+    answers: Annotated[str, Field(max_length=32768)] = ""
+    """By how much its answers differ from the serving revision's, as a sentence for people; empty: none were compared."""
+
     signature: ModelSignature | None = None
     """Its inputs and outputs; absent: not known."""
 
@@ -467,6 +470,9 @@ class ModelSummary(ApiModel):
 
     revision: Text = ""
     """Revision that serves and, during an update, the one that replaces it."""
+
+    stage: Text = ""
+    """Stage of what is under way, such as validate, build 40% or Analyzing 2; empty: nothing is."""
 
     choice: Text = ""
     """Medians of the backends that were compared, such as "cuda: 2.1 ms, tensorrt: 3 ms"."""

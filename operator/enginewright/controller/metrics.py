@@ -37,6 +37,7 @@ class _NotReady:
     name: str
     reason: str
     stalled: bool
+    serves: bool  # at least one pod, perhaps of an older revision
 
     @classmethod
     def of(cls, model: Mapping[str, Any]) -> Self | None:
@@ -49,9 +50,12 @@ class _NotReady:
         if ready.get("status") == "True" or metadata.get("deletionTimestamp"):
             return None
         reason = str(ready.get("reason") or StatusReason.NOT_YET_VERIFIED)
-        stalled = (conditions.get(ConditionType.STALLED) or {}).get("status") == "True"
+        stalled, serves = (
+            (conditions.get(kind) or {}).get("status") == "True"
+            for kind in (ConditionType.STALLED, ConditionType.AVAILABLE)
+        )
         rank = 2 if reason == StatusReason.SUSPENDED else int(not stalled)
-        return cls(rank, metadata["namespace"], metadata["name"], reason, stalled)
+        return cls(rank, metadata["namespace"], metadata["name"], reason, stalled, serves)
 
 
 class ModelCollector(Collector):
@@ -103,12 +107,12 @@ class ModelCollector(Collector):
         family = GaugeMetricFamily(
             "enginewright_model_not_ready",
             "1 for an InferenceModel that is not Ready, with the reason of its condition; stalled"
-            f" ones first, {NAMED_MODELS} at most. `namespace` is the scrape's, hence model_namespace.",
-            labels=("model_namespace", "model", "reason", "stalled"),
+            f" ones first, {NAMED_MODELS} at most; serves: at least one pod does. `namespace` is the scrape's, hence model_namespace.",
+            labels=("model_namespace", "model", "reason", "stalled", "serves"),
         )
         for ready in models_not_ready[:NAMED_MODELS]:
-            stalled = "true" if ready.stalled else "false"
-            family.add_metric((ready.namespace, ready.name, ready.reason, stalled), 1)
+            states = (str(state).lower() for state in (ready.stalled, ready.serves))
+            family.add_metric((ready.namespace, ready.name, ready.reason, *states), 1)
         yield family
         yield GaugeMetricFamily(
             "enginewright_model_not_ready_omitted",

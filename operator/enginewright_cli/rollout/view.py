@@ -179,7 +179,7 @@ def _history(rollout: RolloutStatus, now: datetime) -> Table:
     roles |= {stable.revision: "active"} if stable else {}
     for revision in rollout.history:
         outcome = roles.get(revision.revision) or revision.outcome or "none"
-        why = f"{revision.reason}: {revision.message}" if revision.reason else ""
+        why = f"{revision.reason}: {revision.message}" if revision.reason else revision.answers
         table.add_row(
             Text(visible(revision.revision)),
             Text(outcome, style=_STYLES.get(revision.outcome, "")),

@@ -141,12 +141,14 @@ def outcomes(
     last one that was rolled out with all its pods, from now on, and `before` the same until now, if any.
     """
     now, hashed = whole_second(facts.now), spec_hash(facts.model.spec)
+    target = facts.model.status.target
     replaces = before not in ("", active)
     begun = (_find_begin(facts.revisions, active, before) or now) if replaces else now
     # the active one first, so that its time remains the same if the other is not written
     for revision in sorted(facts.revisions, key=lambda view: view.revision != active):
         old = revision.outcome
         state = old.state if old else None
+        answers = target.answers if target and target.revision == revision.revision else ""
         new = None
         if rejection is not None and revision.revision == requested:
             if state != "Rejected":
@@ -164,12 +166,17 @@ def outcomes(
                 new = old.model_copy(update={"spec_hash": hashed})
         elif revision.revision == active:
             requested_by = hashed if requested == active else ""
-            new = _of_active(old, begun, requested_by, begins=replaces)
+            new = _of_active(old, begun, requested_by, answers, begins=replaces)
         elif revision.revision == before:  # it has served until now
             if state != "Rejected":  # else it is replaced because it failed
                 requested_by = old.spec_hash if old else ""
-                until = begun - _BEFORE
-                new = RevisionOutcome(state="Promoted", at=until, spec_hash=requested_by)
+                kept = old.answers if old else ""
+                new = RevisionOutcome(
+                    state="Promoted",
+                    at=begun - _BEFORE,
+                    spec_hash=requested_by,
+                    answers=kept,
+                )
         elif old and state == "Rejected" and requested and not _has_other_inputs(facts, revision):
             new = old.model_copy(update={"state": "Superseded"})
         if new is not None and new != old:
@@ -195,7 +202,12 @@ def _find_begin(revisions: Collection[RevisionView], active: str, before: str) -
 
 
 def _of_active(
-    outcome: RevisionOutcome | None, begun: datetime, requested_by: str, *, begins: bool
+    outcome: RevisionOutcome | None,
+    begun: datetime,
+    requested_by: str,
+    answers: str,
+    *,
+    begins: bool,
 ) -> RevisionOutcome | None:
     """Return the outcome of the active revision; `requested_by` is the hash of the spec if that requests it.
 
@@ -207,6 +219,8 @@ def _of_active(
         outcome = RevisionOutcome(state="Promoted", at=begun)
     elif begins:
         outcome = outcome.model_copy(update={"at": begun})
+    if answers:
+        outcome = outcome.model_copy(update={"answers": answers})
     return outcome.model_copy(update={"spec_hash": requested_by}) if requested_by else outcome
 
 

@@ -137,8 +137,11 @@ def _describe_canary(target: TargetRevision, serves: str) -> ReadyState:
         reason, doing = StatusReason.VERIFYING_CANARY, "is verified before it gets requests"
     else:
         reason, doing = StatusReason.ANALYZING, "gets requests and is compared with the serving one"
-    message = f"{name} {doing}" + (f": {target.message}" if target.message else "") + serves
-    return ReadyState("False", target.reason or reason, message)
+    more = "; ".join(filter(None, (target.message, target.answers)))
+    message = f"{name} {doing}" + (f": {more}" if more else "") + serves
+    # no user decides about answers but by a command
+    stalled = target.reason == Reason.ANSWERS_CHANGED
+    return ReadyState("False", target.reason or reason, message, stalled=stalled)
 
 
 def _judge_rollback(rollout: RolloutPlan) -> Statement:

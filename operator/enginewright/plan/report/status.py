@@ -86,8 +86,23 @@ def model_status(
         target=rollout.target,
         images=images,
         last_failure=_last_failure(model, state),
-        summary=summary.model_copy(update={"choice": medians}),
+        summary=summary.model_copy(update={"choice": medians, "stage": _stage(facts, state)}),
     )
+
+
+def _stage(facts: Facts, state: ModelState) -> str:
+    """Return the stage of the preparation, of the first engine that is not built, or of the new revision."""
+    outcome, target = state.outcome, state.rollout.target
+    if outcome and outcome.prepared is None:
+        return outcome.preparation.stage if outcome.preparation else ""
+    for reference in state.engines.references if state.engines else ():
+        engine = facts.engines.get(reference.name)
+        if engine and engine.status.engine is None and engine.status.stage:
+            percent = engine.status.percent
+            return engine.status.stage + ("" if percent is None else f" {percent}%")
+    if target is None:
+        return ""
+    return f"{target.phase} {target.step}" if target.step else target.phase
 
 
 def _choices(

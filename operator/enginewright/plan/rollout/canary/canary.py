@@ -31,9 +31,11 @@ from enginewright.plan.rollout.canary import shadow
 from enginewright.plan.rollout.canary.analysis import (
     CanaryAnalysis,
     analyse,
+    describe_answers,
     have_started,
     promotion_basis,
     seconds_left,
+    wait_for_user,
     waits_for,
 )
 from enginewright.plan.rollout.canary.pods import (
@@ -242,10 +244,12 @@ def _proceed(facts: Facts, candidate: _CandidateRevision) -> BringUp:
     left = seconds_left(spec, facts.now, candidate.pods, candidate.since)
     refused = first_refusal(facts.revisions, facts.verdicts, candidate.pods)
     passes = refused is None and are_known(facts.verdicts, facts.silent, candidate.pods)
+    compared = candidate.stage is not None and candidate.stage.phase in COMPARED
+    asks = wait_for_user(analysis.result) if compared and not direct else None
     stage = advance(
         candidate.stage,
         Seen(
-            held=wait is not None,
+            held=bool(wait or asks),
             direct=direct,
             available=passes
             and is_available(facts.canaries, revision.name, candidate.pods, planned),
@@ -258,7 +262,9 @@ def _proceed(facts: Facts, candidate: _CandidateRevision) -> BringUp:
     assert stage is not None  # noqa: S101 - only what serves or is rejected has none
     mirrors = stage.phase is TargetPhase.VERIFYING and wait is None
     behind_service = revision.name if is_behind_service(spec, stage) else ""
-    wait = wait or why_not_yet(stage, candidate.failures, refused, analysis, shadowed=shadowed)
+    wait = (
+        wait or asks or why_not_yet(stage, candidate.failures, refused, analysis, shadowed=shadowed)
+    )
     return BringUp(
         revision,
         promotes=stage.phase is TargetPhase.PROMOTING,
@@ -317,6 +323,7 @@ def _target(
         reason=wait.reason if wait else "",
         message="; ".join(filter(None, messages)),
         signature=revision.signature,
+        answers=describe_answers(candidate.analysis.result) or (before.answers if before else ""),
     )
 
 
