@@ -41,6 +41,7 @@ class _Commands(_Lazy):
         "preflight": "enginewright_cli.preflight.command:preflight",
         "describe": "enginewright_cli.describe.command:describe",
         "serve": "enginewright_cli.serve.command:serve",
+        "upload": "enginewright_cli.upload.command:upload",
         "plan": "enginewright_cli.plan.command:plan",
         **{
             name: f"enginewright_cli.diagnose.commands:{name}"
