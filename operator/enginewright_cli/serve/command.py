@@ -105,8 +105,10 @@ def _serve(
     with stop_on_signals() as stop, running_stages() as stages:
         cache = ResultCache(default_folder(), tell)
         held = probe_installation(cache, installation(), stages, stop)
-        options = {"targets": (target,) if target else None, "shapes": shapes or None}
-        asked = requests.request(model, ModelOptions.model_construct(**options), held, None)
+        given = ModelOptions.model_construct(
+            targets=(target,) if target else None, shapes=shapes or None
+        )
+        asked = requests.request(model, given, held, None)
         chosen = asked.targets[0]
         with workspace(stages, stop) as place, _folder() as root:
             uri = model
