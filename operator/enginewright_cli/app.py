@@ -53,7 +53,14 @@ class _Lazy(TyperGroup):
 class _Commands(_Lazy):
     functions: ClassVar[Mapping[str, str]] = {
         "preflight": "enginewright_cli.preflight.command:preflight",
+        "describe": "enginewright_cli.describe.command:describe",
+        "serve": "enginewright_cli.serve.command:serve",
+        "upload": "enginewright_cli.upload.command:upload",
         "plan": "enginewright_cli.plan.command:plan",
+        **{
+            name: f"enginewright_cli.diagnose.commands:{name}"
+            for name in ("explain", "placement", "diff", "logs", "bundle", "watch")
+        },
         "rollback": "enginewright_cli.rollout.commands:rollback",
         "status": "enginewright_cli.rollout.status_command:status",
         "promote": "enginewright_cli.rollout.commands:promote",

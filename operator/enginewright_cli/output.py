@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from enginewright_contract.base import Message
 from rich.console import Console
 from rich.table import Table
 
@@ -40,6 +41,17 @@ def print_message(console: Console, text: str, *, failed: bool = False) -> None:
 def print_error(command: str, message: str) -> None:
     """Print why a command failed."""
     print_message(Console(stderr=True), f"enginewright {command}: {message}", failed=True)
+
+
+def write_message(message: Message, chosen: str | None, show: Callable[[Console], None]) -> None:
+    """Write a message as `chosen`, json or yaml; by default as text for people."""
+    if chosen == "yaml":
+        import yaml  # noqa: PLC0415 - takes a while
+
+        document = message.model_dump(mode="json", exclude_none=True)
+        write(yaml.safe_dump(document, sort_keys=False, allow_unicode=True).removesuffix("\n"))
+    else:
+        write(message.to_json() if chosen == "json" else render(show))
 
 
 def write(text: str) -> None:

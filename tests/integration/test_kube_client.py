@@ -115,6 +115,17 @@ async def test_apply_status_goes_to_the_subresource(setup: Setup) -> None:
     )
 
 
+async def test_a_log_is_text_and_its_refusal_a_reason(setup: Setup) -> None:
+    setup.server.answers = [web.Response(body=b"{not JSON\n\xff"), refuse(403, "no log for you")]
+    log = await setup.client.read_log("ns", "p", "convert", tail=5, previous=True)
+    assert log == "{not JSON\n\ufffd"
+    ((_, path, query, _),) = setup.server.requests
+    assert path == "/api/v1/namespaces/ns/pods/p/log"
+    assert query == {"container": "convert", "tailLines": "5", "previous": "true"}
+    with pytest.raises(Forbidden, match="no log for you"):
+        await setup.client.read_log("ns", "p", "convert", tail=5)
+
+
 async def test_a_patch_merges(setup: Setup) -> None:
     setup.server.answers = [ok(kind="InferenceModel")]
     changes = {"metadata": {"annotations": {"kept": "x", "removed": None}}}

@@ -42,6 +42,12 @@ def show(rollout: RolloutStatus, console: Console, now: datetime) -> None:
         console.print(part, soft_wrap=isinstance(part, Text))
 
 
+def show_analysis(analysis: RolloutAnalysis, console: Console) -> None:
+    """Print the comparison of two revisions."""
+    for part in _analysis(analysis):
+        console.print(part, soft_wrap=isinstance(part, Text))
+
+
 def _parts(rollout: RolloutStatus, now: datetime) -> Iterator[RenderableType]:
     paused = "  (paused)" if rollout.paused else ""
     yield Text.assemble(
