@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import yaml
 from playwright.sync_api import Browser
+from typing_extensions import override
 
 from tests.support.browser import REPOSITORY, chromium
 from tests.support.programs import run_program
@@ -39,7 +40,8 @@ SEARCH: Final = """async searches => {
 class Quiet(SimpleHTTPRequestHandler):
     """Serves files, and logs nothing."""
 
-    def log_message(self, *_: object) -> None:
+    @override
+    def log_message(self, *_: Any) -> None:
         pass
 
 
