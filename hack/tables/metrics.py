@@ -103,7 +103,7 @@ def alerts() -> str:
     groups = yaml.safe_load(ALERTS.read_text())["groups"]
     rows = (
         (
-            f"[{rule['alert']}](#{rule['alert'].lower()})",
+            f"[{rule['alert']}](../monitoring.md#{rule['alert'].lower()})",
             " or ".join(re.findall("warning|critical", rule["labels"]["severity"])),
             rule.get("for", "at once"),
             ", ".join(

@@ -149,7 +149,7 @@ def test_a_glob_that_matches_nothing_is_refused(folder: Path) -> None:
 
 def test_every_field_is_documented() -> None:
     """Field by field, with the words of the class."""
-    text = (Path(__file__).parents[2] / "docs/preflight.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/reference/commands.md").read_text()
     fields = {**descriptions(ModelOptions), **descriptions(ModelEntry)}
     assert set(fields) == {*ModelOptions.model_fields, *ModelEntry.model_fields}
     for name, wording in fields.items():
