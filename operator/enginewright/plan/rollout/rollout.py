@@ -136,8 +136,8 @@ def roll_out(
     if brought and not asks_for_pods(facts.model.spec, deployments):
         brought = replace(brought, canaries={})
     promoted = brought.revision if brought and brought.promotes else None
-    known = stored.keys() | {deployment.revision for deployment in facts.deployments}
-    is_there = promoted is not None and promoted.name in known
+    names = stored.keys() | {deployment.revision for deployment in facts.deployments}
+    is_there = promoted is not None and promoted.name in names
     serves = None if is_there else keep_revision(facts, stored, deployments, brought)
     applied = promoted or serves
     ready = sum(deployment.ready_pods for deployment in facts.deployments)

@@ -79,8 +79,8 @@ def is_available(
 
 def are_known(facts: Facts, pods: Iterable[PodView]) -> bool:
     """Return whether ready canary `pods` have current verdicts: the kubelet may reach sidecars that the operator cannot."""
-    known = facts.verdicts.keys() - facts.silent
-    return all(pod.name in known for pod in pods if pod.ready)
+    polled = facts.verdicts.keys() - facts.silent
+    return all(pod.name in polled for pod in pods if pod.ready)
 
 
 def first_refusal(facts: Facts, pods: Iterable[PodView]) -> Failure | None:
