@@ -488,7 +488,7 @@ class Rollout(ApiModel):
     """How long a new pod may take to be ready once it has its node before its revision counts as failed, such as 10m; absent: 10m, or serving.startupTimeout if that is longer. The time for which it waits for a node, or its node is NotReady, does not count."""
 
     paused: bool = False
-    """Pauses rollouts: changes of the spec are prepared but not rolled out. A move to another runtime image starts no Job."""
+    """Pauses rollouts: changes of the spec are prepared but not rolled out. A move to another runtime image ends."""
 
 
 class InferenceModelSpec(ApiModel):

@@ -26,6 +26,7 @@ from enginewright.controller.shared import Shared
 from enginewright.controller.single_flight import SingleFlight
 from enginewright.controller.verdicts import VerdictPoller
 from enginewright.kube.pod_http import pod_http
+from enginewright.plan.fleet.inputs import list_installed
 from enginewright.plan.plan import plan
 from enginewright.plan.types import EventIntent
 
@@ -50,7 +51,7 @@ class Controllers:
         self.images = ImageReconciler(shared, changed=images_changed, queue=self._add_image)
         fleet = Fleet(
             shared.cache,
-            shared.config.images,
+            list_installed(shared.config),
             shared.config.fleet,
             queue=self._add_model,
             stopped=self._fleet_stopped,

@@ -26,9 +26,8 @@ from enginewright.plan.types import FleetConfig
 
 STOPPED: Final = (
     "{failures} models do not run right with the new runtime image or an edited AcceleratorClass, so that no further one moves:"
-    " `kubectl get im -A -o wide` shows them as Kept or, while they are tried again"
-    " (status.images.retried), as Waiting or Moving, `kubectl describe` why; name another image, correct"
-    " the class, or raise fleet.maxFailures in the chart's values"
+    " `kubectl get im -A -o wide` shows them as Kept, `kubectl describe` why; name another image, correct the"
+    " class, or raise fleet.maxFailures in the chart's values"
 )
 
 _logger = logging.getLogger(__name__)
@@ -40,14 +39,14 @@ class Fleet:
     def __init__(
         self,
         cache: ObjectCache,
-        images: Mapping[str, str],
+        installed: Mapping[str, str],
         config: FleetConfig,
         *,
         queue: Callable[[ModelKey], None],
         stopped: Callable[[str], None],
     ) -> None:
-        """Take the installation's `images` by variant; `stopped` gets the cause when failures stop moves."""
-        self._images = images
+        """Take what the chart's values have; `stopped` gets the cause when failures stop moves."""
+        self._installed = installed
         self._classes: dict[str, AcceleratorClass] = {}
         self._config = config
         self._queue = queue
@@ -66,7 +65,7 @@ class Fleet:
         if self._state is None:
             self._state = fleet_state(
                 self._moves.values(),
-                list_configured(self._images, self._classes.values()),
+                list_configured(self._installed, self._classes.values()),
                 self._config,
                 self._granted,
             )

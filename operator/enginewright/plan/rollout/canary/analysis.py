@@ -22,10 +22,10 @@ from enginewright.manifests.snapshot import Revision
 from enginewright.observed.pods import PodView
 from enginewright.plan.pods import serving_pods
 from enginewright.plan.rollout.canary.transitions import Stage
-from enginewright.plan.rollout.deadlines import waits_for_node
 from enginewright.plan.rollout.failures import failure_of
 from enginewright.plan.rollout.waits import Wait
 from enginewright.plan.types import Facts
+from enginewright.plan.waits import waits_for_node
 
 _FIRST_RATIO: Final = 2.0  # of golden inferences without requests, which keep caches warm
 FIRST_SAMPLES: Final = 20  # golden inferences of each revision before a canary gets requests
@@ -195,9 +195,7 @@ def have_started(facts: Facts, pods: Iterable[PodView]) -> bool:
     present = [pod for pod in pods if not pod.leaving]
     if any(pod.ready for pod in present):
         return True
-    return any(failure_of(facts.revisions, facts.verdicts, pod) for pod in present) and _are_down(
-        facts, present
-    )
+    return any(failure_of(facts, pod) for pod in present) and _are_down(facts, present)
 
 
 def _are_down(facts: Facts, unready: Collection[PodView]) -> bool:
@@ -208,8 +206,7 @@ def _are_down(facts: Facts, unready: Collection[PodView]) -> bool:
     hold = duration(facts.model.spec.rollout.canary.hold)
     changed = (datetime.fromisoformat(pod.ready_changed or pod.created) for pod in unready)
     cannot_serve = any(
-        pod.was_ready or waits_for_node(pod) or failure_of(facts.revisions, facts.verdicts, pod)
-        for pod in unready
+        pod.was_ready or waits_for_node(pod) or failure_of(facts, pod) for pod in unready
     )
     return cannot_serve and all(moment + hold <= facts.now for moment in changed)
 
