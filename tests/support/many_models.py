@@ -89,6 +89,7 @@ class ManyModels(Simulation):
                 image=lambda _key: None,
                 collection=lambda _key: None,
                 proposals=lambda: None,
+                lazily=self._add_lazily,
             ),
         )
         shared = Shared(
@@ -187,6 +188,9 @@ class ManyModels(Simulation):
         self.due[key] = None
 
     def _add_engine(self, key: EngineKey) -> None:
+        self.due[key] = None
+
+    def _add_lazily(self, key: ModelKey | EngineKey) -> None:
         self.due[key] = None
 
     # what users do

@@ -16,7 +16,7 @@ from enginewright.controller.observe import POD
 from enginewright.controller.poll_schedule import FAST, RATE, SWEEP, PollSchedule, sweep_interval
 from enginewright.controller.poll_targets import ServingPod, poll_target, releasable
 from enginewright.controller.routing import ModelKey
-from enginewright.controller.verdicts import CONCURRENCY, EXPIRY, SILENCE, VerdictPoller
+from enginewright.controller.verdicts import CONCURRENCY, EXPIRY, FRESH, SILENCE, VerdictPoller
 from enginewright.kube.errors import Forbidden
 from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodAddress
 from enginewright.kube.resources import PODS
@@ -257,7 +257,7 @@ def gaps(world: Sidecars) -> list[float]:
     return [later - earlier for earlier, later in itertools.pairwise(world.times)]
 
 
-async def test_a_pod_is_asked_often_until_it_has_been_ready_for_a_minute(world: Sidecars) -> None:
+async def test_a_pod_is_asked_often_until_it_has_been_ready_for_a_moment(world: Sidecars) -> None:
     world.add_pod(ready=False)
     world.say("p", verdict(ready=False))
     await asyncio.sleep(100)
@@ -268,8 +268,8 @@ async def test_a_pod_is_asked_often_until_it_has_been_ready_for_a_minute(world: 
     world.times.clear()
     await asyncio.sleep(300)
     assert world.times[0] - flipped < 0.1  # at once
-    young = [time for time in world.times if time - flipped < 60]
-    assert 15 <= len(young) <= 25
+    young = [time for time in world.times if time - flipped < FRESH]
+    assert 4 <= len(young) <= 8
     assert len(world.times) - len(young) <= 11
     assert gaps(world)[-1] >= 0.75 * SWEEP
 
@@ -287,10 +287,9 @@ async def test_a_changed_verdict_makes_a_pod_young_again(world: Sidecars) -> Non
     world.serve(p=KEEPS)
     await asyncio.sleep(200)
     world.say("p", verdict(fallback=BREAKS))
-    await asyncio.sleep(40)
     world.times.clear()
-    await asyncio.sleep(20)
-    assert len(world.times) >= 5
+    await asyncio.sleep(1.2 * SWEEP + FRESH + FAST)
+    assert len(world.times) >= FRESH / FAST
 
 
 async def test_pods_of_a_model_that_rolls_out_are_asked_often(world: Sidecars) -> None:

@@ -93,6 +93,7 @@ class Controllers:
             image=self._probes.add,
             proposals=lambda: self._proposals.add(PROPOSALS),
             collection=self._collections.add,
+            lazily=self._add_lazily,
         )
 
     def start(self) -> None:
@@ -172,6 +173,12 @@ class Controllers:
 
     def _add_engine(self, namespace: str, name: str) -> None:
         self._engines.add(EngineKey(namespace, name))
+
+    def _add_lazily(self, key: ModelKey | EngineKey) -> None:
+        if isinstance(key, ModelKey):
+            self._models.add_lazily(key)
+        else:
+            self._engines.add_lazily(key)
 
     def _add_image(self, key: str) -> None:
         self._probes.add(key)

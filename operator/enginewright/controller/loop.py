@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from enginewright.controller.logs import log_context
-from enginewright.controller.queue import QueueClosed, QueueMetrics, WorkQueue
+from enginewright.controller.queue import LAZY, QueueClosed, QueueMetrics, WorkQueue
 from enginewright.kube.errors import KubeError, Transient
 
 Key = TypeVar("Key", bound=Hashable)
@@ -92,6 +92,11 @@ class Controller(Generic[Key]):
         if self._tasks:
             self.queue.add(key)
 
+    def add_lazily(self, key: Key) -> None:
+        """Queue a key for a change that others will follow; likewise."""
+        if self._tasks:
+            self.queue.add_lazily(key)
+
     async def stop(self, grace: float) -> bool:
         """Accept no more keys, cancel work after `grace` seconds; returns whether nothing was cancelled."""
         self.queue.shut_down()
@@ -150,8 +155,8 @@ class Controller(Generic[Key]):
             self.queue.forget(key)
             return "success"
         if reconciled.requeue:
-            # With backoff, in case a plan never settles.
-            self.queue.add_rate_limited(key)
+            # with what others make of it, and with backoff in case a plan never settles
+            self.queue.add_rate_limited(key, LAZY)
             return "requeue"
         self.queue.forget(key)
         resync = RESYNC * random.uniform(0.9, 1.1)  # noqa: S311 - spreads load, no secret

@@ -46,7 +46,7 @@ from enginewright.manifests.labels import ENGINE
 from enginewright.observed.pods import JOB_NAME, PodView
 
 CONCURRENCY: Final = 32  # requests in progress
-FRESH: Final = 60.0  # seconds after a change in which more of them are likely
+FRESH: Final = 15.0  # seconds after a change in which more of them are likely
 STARTING: Final = 600.0  # seconds for which a pod that is not ready is polled fast
 EXPIRY: Final = 3 * SWEEP  # seconds after which a response that was not renewed is discarded
 

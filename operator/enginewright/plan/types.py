@@ -245,6 +245,8 @@ class EventIntent:
     type: str  # Normal | Warning
     reason: str
     message: str
+    # that the object is about to do something, which needs no Event if another one follows soon
+    is_progress: bool = field(default=False, compare=False)
 
 
 def image_not_pushed(artefact: str, why: str) -> EventIntent:

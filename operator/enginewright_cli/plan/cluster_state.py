@@ -190,7 +190,7 @@ def _cache(state: ClusterState, classes: tuple[Applied, ...]) -> ObjectCache:
         for obj in state.of(resource):
             cache.observe(resource, obj)
     if state.has_device_claims:
-        cache.end_listing(CLAIM_TEMPLATES, frozenset(), "")
+        cache.know_kind(CLAIM_TEMPLATES)
     if state.has_routes:
-        cache.end_listing(HTTP_ROUTES, frozenset(), "")
+        cache.know_kind(HTTP_ROUTES)
     return cache

@@ -44,11 +44,13 @@ def fleet_state(
     configured: Mapping[str, str],
     config: FleetConfig,
     granted: Collection[ModelName] = (),
+    settled: int = 0,
 ) -> FleetState:
     """Return the state of the fleet.
 
-    `moves` are of all models that serve, `configured` is what the installation has of images and classes. Models in
-    `granted` were permitted, and their statuses may not show it yet.
+    `moves` are of all models that serve and are not `settled`, of which only the number counts. `configured` is
+    what the installation has of images and classes. Models in `granted` were permitted, and their statuses may not
+    show it yet.
     """
     states = {(view.namespace, view.name): (view, _state(view, configured)) for view in moves}
     # also towards others, as before these were configured: until it is planned again
@@ -80,11 +82,16 @@ def fleet_state(
     turns = [] if halt else _by_name(view for view in ready if view.rank == rank)
     free = max(0, config.limit - len(moving))
     return FleetState(
-        models=Counter(state for _, state in states.values()),
+        models=Counter(state for _, state in states.values()) + Counter({MoveState.MOVED: settled}),
         permitted=frozenset({*granted, *turns[:free]}),
         failures=failures,
         halt=halt,
     )
+
+
+def is_settled(move: MoveView, configured: Mapping[str, str]) -> bool:
+    """Return whether a model has what the installation has, and its status says so."""
+    return move.state != MoveState.MOVING and not _target(move, configured)
 
 
 def _state(move: MoveView, configured: Mapping[str, str]) -> MoveState:

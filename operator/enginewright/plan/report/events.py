@@ -58,7 +58,9 @@ def _of_conditions(model: InferenceModel, status: InferenceModelStatus) -> list[
     old = {condition.type: condition for condition in model.status.conditions}
     if ready and has_changed(old.get(ready.type), ready) and ready.reason not in _UNTOLD:
         normal = is_ready or ready.reason in _NORMAL
-        events.append(EventIntent("Normal" if normal else "Warning", ready.reason, ready.message))
+        kind = "Normal" if normal else "Warning"
+        is_progress = normal and not is_ready
+        events.append(EventIntent(kind, ready.reason, ready.message, is_progress))
     events += choice_events(model.status.choices, status.choices)
     events += _of_interim(model.status.serving, status.serving)
     events += _of_refresh(model.status.source, status.source)

@@ -23,9 +23,8 @@ from enginewright.observed.pods import PodView
 from enginewright.plan.pods import serving_pods
 from enginewright.plan.rollout.canary.transitions import Stage
 from enginewright.plan.rollout.failures import failure_of
-from enginewright.plan.rollout.waits import Wait
 from enginewright.plan.types import Facts
-from enginewright.plan.waits import waits_for_node
+from enginewright.plan.waits import Wait, waits_for_node
 
 _FIRST_RATIO: Final = 2.0  # of golden inferences without requests, which keep caches warm
 FIRST_SAMPLES: Final = 20  # golden inferences of each revision before a canary gets requests
