@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import sys
-from contextlib import suppress
 from typing import Any, Final, cast
 
 import kopf
@@ -28,10 +27,16 @@ from enginewright.kube.connection import (
 EX_CONFIG: Final = 78  # sysexits.h
 EX_TEMPFAIL: Final = 75
 KOPF_GRACE: Final = 0.3  # seconds
+# seconds between kopf's attempts to watch a kind: then this process begins again, and waits for what is missing
+_RETRIES: Final = (1, 2, 4, 8, 15)
+
+
+class WatchEnded(Exception):  # noqa: N818 - read as a sentence where it is raised
+    """A kind cannot be watched any more."""
 
 
 def main() -> None:
-    """Run until SIGTERM or SIGINT; exit 78 with one sentence if the settings are invalid."""
+    """Run until SIGTERM or SIGINT; exit 78 with one sentence if the settings are invalid, 75 to be started again."""
     try:
         settings = load_settings()
         configure_logging(settings.log_level)
@@ -39,6 +44,9 @@ def main() -> None:
     except (BadSettings, ConnectionNotConfigured) as error:
         print(f"enginewright-operator: {error}", file=sys.stderr)
         sys.exit(EX_CONFIG)
+    except WatchEnded as error:
+        logging.getLogger(__name__).error("a watch ended, exiting to start again: %s", error)  # noqa: TRY400 - the sentence says it
+        sys.exit(EX_TEMPFAIL)
 
 
 async def _run(settings: OperatorSettings) -> None:
@@ -75,14 +83,12 @@ async def _watch(
     stop: asyncio.Event,
     stopping: asyncio.Task[bool],
 ) -> None:
-    """Run kopf until `stop`, until it fails, or until there is a kind that it does not watch.
+    """Run kopf until `stop`, or until there is a kind that it does not watch; WatchEnded when it fails.
 
-    At its end kopf waits 5 s for every task that was started after it: also for an open scrape of our
-    metrics, so the HTTP server is closed first, and for its own tasks if they were still listing.
+    kopf's own end is not used: it waits 5 s for every task that was started after it, an open scrape's too, and then
+    cancels them, our work in progress too.
     """
-    unwatch = asyncio.Event()
     outdated = asyncio.create_task(app.informer.outdated.wait())
-    earlier = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(
         registry=_registry(app),
         settings=_settings(app.informer.present),
@@ -90,29 +96,24 @@ async def _watch(
         namespaces=settings.namespaces or (),
         # Peering is off, but without an identity kopf asks for the user's name, which a pod lacks.
         identity=cast("Any", "enginewright"),  # kopf does not export the type
-        stop_flag=unwatch,
     )
     _on_signals(stop)  # kopf has replaced the handlers
-    watching = asyncio.create_task(kopf.run_tasks(tasks, ignored=earlier))
-    await asyncio.wait((watching, stopping, outdated), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait((*tasks, stopping, outdated), return_when=asyncio.FIRST_COMPLETED)
     outdated.cancel()
+    ended = (task for task in tasks if task.done() and not task.cancelled())
+    failure = next(filter(None, (task.exception() for task in ended)), None)
     if app.informer.outdated.is_set():
         message = "the cluster has a kind of objects that is not watched: exiting, to start again"
         logging.getLogger(__name__).info(message)
-        stop.set()
-    if not watching.done():
-        for name in (
-            "kopf",
-            "asyncio",
-        ):  # they complain about tasks that kopf leaves open when stopped
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+    for name in ("kopf", "asyncio"):  # they complain about tasks that are left open
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     await app.stop_acting()  # first of all: another replica waits to become leader
     await app.stop_serving()
-    unwatch.set()
-    await asyncio.wait((watching,), timeout=KOPF_GRACE)
-    watching.cancel()
-    with suppress(asyncio.CancelledError):
-        await watching
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks, timeout=KOPF_GRACE)
+    if failure is not None:
+        raise WatchEnded(failure.args[0] if failure.args else repr(failure)) from failure
 
 
 def _on_signals(stop: asyncio.Event) -> None:
@@ -183,7 +184,7 @@ def _settings(watched: tuple[Watch, ...]) -> kopf.OperatorSettings:
     settings.watching.chunk_size = 200  # objects, each of them held until its worker ends
     settings.queueing.idle_timeout = 0.05  # seconds after which it does
     settings.networking.request_timeout = 30
-    settings.networking.error_backoffs = (1, 2, 4)  # the default also waits 54 s on a 403
+    settings.networking.error_backoffs = _RETRIES
     for watch in watched:
         key = (watch.resource.group, watch.resource.version, watch.resource.plural)
         if watch.labels:

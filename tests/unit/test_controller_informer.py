@@ -66,7 +66,7 @@ async def test_every_kind_is_listed_with_its_selector(world: Informed) -> None:
     world.add("Job", "theirs")
     world.add("InferenceModel", "m")
     await world.informer.first_listing()
-    assert world.informer.synced
+    assert world.informer.problem is None
     assert [job["metadata"]["name"] for job in world.cache.all(JOBS)] == ["ours"]
     assert world.models == [ModelKey(NAMESPACE, "m")]
 
@@ -85,6 +85,15 @@ async def test_failed_listing_is_logged_once(
     assert first.startswith("the API server does not know acceleratorclasses.enginewright.dev:")
     assert "install Enginewright's CRDs" in first
     assert second.startswith("cannot list acceleratorclasses: it is forbidden")
+    assert world.informer.problem is None
+
+
+async def test_what_cannot_be_listed_is_told_by_readiness(world: Informed) -> None:
+    world.kube.fail["list"] = [Forbidden("it is forbidden")]
+    listing = asyncio.create_task(world.informer.first_listing())
+    await asyncio.sleep(1)
+    assert world.informer.problem == "cannot list acceleratorclasses: it is forbidden"
+    await listing
 
 
 async def test_missed_deletion_is_found_within_an_hour(world: Informed) -> None:
@@ -165,7 +174,7 @@ async def test_a_kind_that_the_cluster_may_lack_is_found_once_it_is_installed() 
     world.kube.lacks = {"HTTPRoute"}
     world.add("InferenceModel", "m")
     await world.informer.first_listing()
-    assert world.informer.synced
+    assert world.informer.problem is None
     assert HTTP_ROUTES not in [watch.resource for watch in world.informer.present]
     assert INFERENCE_MODELS in [watch.resource for watch in world.informer.present]
     assert not world.cache.is_known(HTTP_ROUTES)

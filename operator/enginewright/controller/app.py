@@ -157,8 +157,8 @@ class OperatorApplication:
 
     def _why_not_ready(self) -> str | None:
         """Return why it is not ready; a standby replica is ready, because another one leads."""
-        if not self.informer.synced:
-            return "the initial listing is not complete"
+        if self.informer.problem is not None:
+            return f"the initial listing is not complete: {self.informer.problem}"
         if self._leadership.refusal is not None:
             return self._leadership.refusal
         if self._leadership.release.leading.is_set() and not self._controllers.images.loaded:

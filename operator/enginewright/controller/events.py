@@ -1,7 +1,7 @@
 """Events that `kubectl describe` shows, recorded once per change without blocking a reconcile.
 
-Reconciles enqueue them and go on: one task writes them, and logs and drops one that cannot be
-written. Warnings come first, and progress, of which a burst may be long, takes no place from them. The name of an
+Reconciles enqueue them and go on: one task writes them, patiently while the API server fails, and logs and drops one
+that cannot be written. Warnings come first, and progress, of which a burst may be long, takes no place from them. The name of an
 Event is derived from its content, so that the same Event of a restarted operator increases the count of the existing
 one instead of adding one.
 """
@@ -16,12 +16,13 @@ from typing import Any, Final
 from enginewright_contract.keys import sha256_text
 
 from enginewright.kube.api import JsonObject, KubeApi
-from enginewright.kube.errors import Conflict, KubeError, NotFound
+from enginewright.kube.errors import Conflict, KubeError, NotFound, Transient
 from enginewright.kube.resources import EVENTS
 from enginewright.plan.types import EventIntent
 
 COMPONENT: Final = "enginewright"
 REPEAT_AFTER: Final = 300.0  # seconds in which the same Event is recorded once
+_RETRIES: Final = (2.0, 4.0, 8.0, 16.0, 32.0)  # seconds between attempts while no request succeeds
 _WAITING: Final = 1000
 _REMEMBERED: Final = 4096
 _MESSAGE_LIMIT: Final = 1024  # the API server rejects longer ones
@@ -71,7 +72,7 @@ class EventRecorder:
             waiting = next(queue for queue in self._waiting.values() if not queue.empty())
             event = waiting.get_nowait()
             try:
-                await self._write(event)
+                await self._write_patiently(event)
             except KubeError as error:
                 _logger.warning("cannot write an event: %s: %s", error.message, event["message"])
             waiting.task_done()
@@ -80,6 +81,16 @@ class EventRecorder:
         """Return when all recorded Events are written."""
         for queue in self._waiting.values():
             await queue.join()
+
+    async def _write_patiently(self, event: JsonObject) -> None:
+        for pause in _RETRIES:
+            try:
+                return await self._write(event)
+            except Transient as error:
+                if error.is_of_one_write:  # the next one need not wait for it
+                    raise
+            await asyncio.sleep(pause)
+        return await self._write(event)
 
     async def _write(self, event: JsonObject) -> None:
         now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")

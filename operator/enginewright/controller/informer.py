@@ -1,7 +1,7 @@
 """What is watched, and the listings that kopf does not do.
 
 The first listing precedes any reconcile, so that no plan is made from incomplete state. A new leader
-lists again before it acts: a watch may hang for minutes without an error, and the previous leader's
+lists again before it acts: a watch may hang for a minute without an error, and the previous leader's
 writes must not be undone. Later listings remove objects that were deleted while a watch was broken,
 which kopf does not report: whenever kopf has restarted a watch, and hourly.
 
@@ -95,7 +95,7 @@ class Informer:
         self._namespaces = namespaces
         self._watch_restarted = asyncio.Event()
         self._missing: set[Resource] = set()  # optional kinds
-        self.synced = False
+        self.problem: str | None = "nothing is listed yet"  # before everything was listed once
         # set when the cluster has got an optional kind that it lacked before
         self.outdated = asyncio.Event()
 
@@ -105,15 +105,14 @@ class Informer:
         return tuple(watch for watch in self._watched if watch.resource not in self._missing)
 
     async def first_listing(self) -> None:
-        """List every kind, waiting for those that cannot be listed yet; logs what is missing."""
+        """List every kind, waiting for those that cannot be listed yet; logs and keeps what is missing."""
         for watch in self._watched:
-            logged = ""
             while (problem := await self._try(watch)) is not None:
-                if problem != logged:
+                if problem != self.problem:
                     _logger.warning("%s; retrying", problem)
-                    logged = problem
+                    self.problem = problem
                 await asyncio.sleep(RETRY)
-        self.synced = True
+        self.problem = None
 
     def watch_restarted(self) -> None:
         """List everything soon: kopf has listed a kind, and does not report what was deleted before."""

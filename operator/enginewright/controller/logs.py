@@ -12,6 +12,8 @@ from typing_extensions import override
 
 _about: ContextVar[Mapping[str, str]] = ContextVar("about", default={})  # noqa: B039 - never changed
 _LEVELS: Final = ("debug", "info", "warning", "error")
+# what of kopf says with a traceback of its own code that a watch has ended; our process says it in a sentence
+_ENDS: Final = ("kopf._core.reactor.orchestration", "kopf._core.reactor.running")
 _PLAIN: Final = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@+,*()[]<>"
 )
@@ -73,6 +75,8 @@ def configure_logging(level: str) -> None:
     handler.addFilter(Sparse())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("enginewright").setLevel(level.upper())
+    for name in _ENDS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def check_level(level: str) -> str:
