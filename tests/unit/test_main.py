@@ -8,8 +8,6 @@ from typing import Any, cast
 import kopf
 import pytest
 from enginewright import main
-from enginewright.controller.app import OperatorApplication
-from enginewright.controller.settings import OperatorSettings
 
 
 class Application:
@@ -27,10 +25,10 @@ class Application:
 
 
 async def watch(application: Application, stop: asyncio.Event) -> None:
-    settings = cast("OperatorSettings", SimpleNamespace(namespaces=None))
+    settings = cast("Any", SimpleNamespace(namespaces=None))
     stopping = asyncio.create_task(stop.wait())
     stopping.set_name("stopping")
-    await main._watch(cast("OperatorApplication", application), settings, stop, stopping)
+    await main._watch(cast("Any", application), settings, stop, stopping)
 
 
 @pytest.fixture
@@ -59,7 +57,7 @@ async def test_a_watch_that_fails_lets_work_end_and_says_why(
 ) -> None:
     application = Application()
     ours = asyncio.create_task(asyncio.sleep(3600))  # as a worker that was started after kopf
-    with pytest.raises(main.WatchEnded, match="^pods is forbidden$"):
+    with pytest.raises(main.WatchEnded, match=r"^pods is forbidden$"):
         await watch(application, asyncio.Event())
     assert application.stopped == ["acting", "serving"]
     assert tasks["other"].cancelled()
