@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, Final, cast
 
 import kopf
+from aiohttp import ClientError
 from kopf._cogs.clients.errors import APIError
 from kopf._cogs.clients.watching import Bookmark, WatchingError, infinite_watch
 
@@ -133,10 +134,11 @@ async def _follow(informer: Informer, settings: kopf.OperatorSettings, place: Pl
                 elif event["type"] != "BOOKMARK":
                     is_deleted = event["type"] == "DELETED"
                     informer.on_event(kind, cast("Any", event["object"]), deleted=is_deleted)
-        except (APIError, WatchingError) as error:
+        except (APIError, WatchingError, ClientError, TimeoutError) as error:
             is_missing = isinstance(error, APIError) and error.status == _NOT_FOUND
             message = error.message if isinstance(error, APIError) else None
-            wait = informer.on_failed(place, message or str(error), is_missing=is_missing)
+            why = message or str(error) or type(error).__name__
+            wait = informer.on_failed(place, why, is_missing=is_missing)
             await asyncio.sleep(wait)
 
 

@@ -240,7 +240,7 @@ async def test_requests_are_counted_and_timed(setup: Setup) -> None:
     sample = setup.registry.get_sample_value
     assert sample("rest_client_requests_total", {"method": "GET", "code": "200"}) == 1
     assert sample("rest_client_requests_total", {"method": "GET", "code": "404"}) == 1
-    assert sample("rest_client_request_duration_seconds_count", {"method": "GET"}) == 2
+    assert sample("rest_client_request_duration_seconds_count", {"verb": "GET"}) == 2
 
 
 async def test_warnings_of_the_server_are_reported_once(

@@ -193,6 +193,10 @@ class OperatorProcess:
             self._process.wait(10)
             self._process = None
 
+    def exit_code(self) -> int | None:
+        """Return the exit code once it has exited."""
+        return self._process.poll() if self._process is not None else None
+
     def wait_exit(self) -> int:
         """Wait until it exits on its own; return the exit code."""
         assert self._process is not None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from enginewright.controller.events import PROGRESS, REPEAT_AFTER, EventRecorder
 from enginewright.controller.shared import utc_now
-from enginewright.kube.errors import Forbidden
+from enginewright.kube.errors import Forbidden, Transient
 from enginewright.plan.types import EventIntent
 
 from tests.support.fake_kube import FakeKube
@@ -94,6 +94,17 @@ async def test_failed_event_stops_no_other(caplog: pytest.LogCaptureFixture) -> 
     await report_news(kube, clock, (MODEL, NEWS), (MODEL, EventIntent("Normal", "A", "b")))
     assert [kind for kind, _, _ in kube.objects] == ["Event"]
     assert "events is forbidden" in caplog.text
+
+
+async def test_events_outlast_a_minute_in_which_the_api_server_fails() -> None:
+    kube, clock = FakeKube(), Clock()
+    kube.fail["create"] = [Transient("etcdserver: request timed out", code=500) for _ in range(5)]
+    recorder = EventRecorder(kube, clock=clock, now=clock.now)
+    recorder.record(MODEL, NEWS)
+    writer = asyncio.create_task(recorder.run())
+    await asyncio.wait_for(recorder.drain(), 90)
+    writer.cancel()
+    assert [kind for kind, _, _ in kube.objects] == ["Event"]
 
 
 async def test_recording_never_waits_however_many_events_there_are() -> None:

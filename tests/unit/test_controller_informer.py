@@ -87,6 +87,15 @@ async def test_failed_listing_is_logged_once(
     assert second.startswith("cannot list acceleratorclasses: it is forbidden")
 
 
+async def test_what_cannot_be_listed_is_told_by_readiness(world: Informed) -> None:
+    world.kube.fail["list"] = [Forbidden("it is forbidden")]
+    checking = asyncio.create_task(world.informer.check())
+    await asyncio.sleep(1)
+    assert world.informer.problem == "cannot list nodes: it is forbidden"
+    await checking
+    assert world.informer.problem is None
+
+
 async def test_a_leader_lists_once_and_nothing_before_it_leads(world: Informed) -> None:
     world.add("InferenceModel", "m")
     await world.informer.check()

@@ -196,7 +196,7 @@ async def test_metrics_have_client_gos_names() -> None:
     await asyncio.sleep(3)
     assert value("workqueue_depth") == 1
     assert value("workqueue_unfinished_work_seconds") == pytest.approx(3)
-    assert queue.longest_running == pytest.approx(3)
+    assert value("workqueue_longest_running_processor_seconds") == pytest.approx(3)
     queue.finish(key)
     queue.add_rate_limited(key)
     assert value("workqueue_adds_total") == 2

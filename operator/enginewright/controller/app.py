@@ -158,13 +158,15 @@ class OperatorApplication:
     def _why_not_ready(self) -> str | None:
         """Return why it is not ready; a standby replica is ready, because another one leads."""
         if not self.informer.checked:
-            return "not every kind can be listed"
+            return (
+                f"not every kind can be listed: {self.informer.problem or 'nothing is listed yet'}"
+            )
         if self._leadership.refusal is not None:
             return self._leadership.refusal
         if not self._leadership.release.leading.is_set():
             return None
         if not self.informer.synced:
-            return "the initial listing is not complete"
+            return f"the initial listing is not complete: {self.informer.problem or 'it goes on'}"
         if not self._controllers.images.loaded:
             return "the facts of the images are not loaded yet"
         return None

@@ -121,6 +121,11 @@ class Informer:
         """Return whether everything has been listed."""
         return all(event.is_set() for event in self._listed.values())
 
+    @property
+    def problem(self) -> str | None:
+        """Return why a kind cannot be listed or watched now, if one cannot."""
+        return next(iter(self._logged.values()), None)
+
     async def wait_listed(self, place: Place) -> None:
         """Wait until a kind is listed, or the cluster is known to lack it."""
         await self._listed[place].wait()

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from enginewright.controller.logs import log_context
 from enginewright.controller.queue import LAZY, QueueClosed, QueueMetrics, WorkQueue
@@ -58,6 +58,18 @@ class LoopMetrics:
             registry=registry,
             buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60),
         )
+        self.workers = Gauge(
+            "controller_runtime_max_concurrent_reconciles",
+            "Workers of a controller.",
+            ("controller",),
+            registry=registry,
+        )
+        self.active = Gauge(
+            "controller_runtime_active_workers",
+            "Workers of a controller that are on a key.",
+            ("controller",),
+            registry=registry,
+        )
 
 
 class Controller(Generic[Key]):
@@ -78,6 +90,7 @@ class Controller(Generic[Key]):
         self._describe = describe
         self._metrics = metrics
         self._workers = workers
+        metrics.workers.labels(name).set(workers)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -122,7 +135,10 @@ class Controller(Generic[Key]):
                 key = await self.queue.get()
             except QueueClosed:
                 return
-            with log_context(controller=self._name, **self._describe(key)):
+            with (
+                log_context(controller=self._name, **self._describe(key)),
+                self._metrics.active.labels(self._name).track_inprogress(),
+            ):
                 try:
                     await self._process(key)
                 finally:

@@ -61,6 +61,12 @@ class QueueMetrics:
             labels,
             registry=registry,
         )
+        self.longest = Gauge(
+            "workqueue_longest_running_processor_seconds",
+            "Age of the oldest work in progress.",
+            labels,
+            registry=registry,
+        )
 
 
 class WorkQueue(Generic[Key]):
@@ -85,6 +91,7 @@ class WorkQueue(Generic[Key]):
         self._work = metrics.work.labels(name)
         metrics.depth.labels(name).set_function(lambda: len(self._waiting))
         metrics.unfinished.labels(name).set_function(self._sum_unfinished)
+        metrics.longest.labels(name).set_function(lambda: self.longest_running)
 
     def add(self, key: Key) -> None:
         """Queue `key` unless it is queued: once it has rested, and lazily while it is worked on, which is what changes it."""
