@@ -18,7 +18,7 @@ from kopf._cogs.clients.errors import APIError
 from kopf._cogs.clients.watching import Bookmark, WatchingError, infinite_watch
 
 from enginewright.controller.app import OperatorApplication
-from enginewright.controller.informer import Informer, Place
+from enginewright.controller.informer import Informer, WatchedPlace
 from enginewright.controller.logs import configure_logging
 from enginewright.controller.settings import BadSettings, OperatorSettings, load_settings
 from enginewright.kube.connection import (
@@ -120,7 +120,7 @@ async def _follow_all(informer: Informer, settings: kopf.OperatorSettings) -> No
             await informer.wait_listed(place)
 
 
-async def _follow(informer: Informer, settings: kopf.OperatorSettings, place: Place) -> None:
+async def _follow(informer: Informer, settings: kopf.OperatorSettings, place: WatchedPlace) -> None:
     """Pass on what kopf lists and watches, without end."""
     kind = place.watch.resource
     resource = kopf.Resource(kind.group, kind.version, kind.plural, namespaced=kind.namespaced)

@@ -376,15 +376,15 @@ def test_a_start_with_the_times_of_another_pod_runs_the_model_less(
         return run(*arguments)
 
     monkeypatch.setattr(Runner, "run", count)
-    monkeypatch.setattr(known_times, "_ALIKE", 1e6)  # whatever the machine does
+    monkeypatch.setattr(known_times, "_ALIKE", 1e6)  # a busy machine confirms them too
     served = prepare(task, tmp_path / "artifact", lambda _: None)
     report = Execution.model_validate_json(served.execution.document())
     first, runs = runs, 0
     times = present(report.times).model_copy(update={"usual": report.usual})
-    again = prepare(task, tmp_path / "artifact", lambda _: None, known=times)
+    again = prepare(task, tmp_path / "artifact", lambda _: None, earlier=times)
     assert runs < first / 3
     assert (again.batches, again.concurrent_runs) == (served.batches, served.concurrent_runs)
     assert Execution.model_validate_json(again.execution.document()).usual == report.usual
     change_golden(tmp_path, "s0/y", lambda y: y * 1.5)
     with pytest.raises(StageFailure, match="outside the tolerance"):
-        prepare(task, tmp_path / "artifact", lambda _: None, known=times)
+        prepare(task, tmp_path / "artifact", lambda _: None, earlier=times)

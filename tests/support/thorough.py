@@ -96,7 +96,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
     ),
 }
 
-# of those tests, what `make test` runs nevertheless
+# of those tests, and of the cases of SPREAD, what `make test` runs nevertheless
 KEPT: Final = frozenset(
     {
         "apiserver/test_faults.py::test_faults_end_and_nothing_is_lost[rights revoked]",

@@ -35,6 +35,7 @@ from enginewright_contract.reasons import Reason
 from enginewright_contract.verdict import Check, FallbackVerdict, Verdict
 from rich.console import Console
 
+from tests.support.optional import present
 from tests.support.plan_objects import MODEL, NAMESPACE, OTHER, SECOND, make_object, verdict
 from tests.support.plan_world import World, serving
 
@@ -308,7 +309,7 @@ def test_an_archive_for_support_has_no_secrets() -> None:
     )
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         texts = {
-            member.name.partition("/")[2]: archive.extractfile(member).read().decode()  # type: ignore[union-attr]
+            member.name.partition("/")[2]: present(archive.extractfile(member)).read().decode()
             for member in archive.getmembers()
         }
     assert {"objects/pods.yaml", "explanation.json", "placement.json"} <= texts.keys()

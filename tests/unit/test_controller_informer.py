@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from enginewright.controller.cache import ObjectCache
-from enginewright.controller.informer import LACKING, Informer, Place, Watch, watches
+from enginewright.controller.informer import LACKING, Informer, Watch, WatchedPlace, watches
 from enginewright.controller.routing import ModelKey, Router, Sinks
 from enginewright.kube.api import Listing
 from enginewright.kube.errors import Forbidden, NotFound
@@ -115,7 +115,7 @@ async def test_a_leader_lists_once_and_nothing_before_it_leads(world: Informed) 
     assert world.kube.calls["list"] == calls
 
 
-def _list_as_kopf_does(world: Informed, place: Place) -> None:
+def _list_as_kopf_does(world: Informed, place: WatchedPlace) -> None:
     resource = place.watch.resource
     for obj in world.kube.listing(resource).items:
         world.informer.on_event(resource, obj, deleted=False)
@@ -143,7 +143,7 @@ async def test_deletion_before_a_watch_restarted_is_found_in_seconds(world: Info
     world.models.clear()
     world.kube.remove("InferenceModel", NAMESPACE, "m")
     listed = world.kube.calls["list"]
-    for place in world.informer.places * 9:  # as each watch begins anew
+    for place in world.informer.places * 9:  # as each watch begins again
         world.informer.on_listed(place)
     await asyncio.sleep(10)
     assert world.models == [ModelKey(NAMESPACE, "m")]

@@ -105,7 +105,7 @@ class Model:
         datatype = changes.pop("datatype", FLOAT)
         resident = changes.pop("resident", lambda: 0)
         memory = changes.pop("memory", None)
-        known = changes.pop("known", {})
+        earlier = changes.pop("earlier", {})
         output = Tensor("y", FLOAT, changes.pop("output", (-1, 4)), ())
         signature = Signature({"x": Tensor("x", datatype, (-1, 4), bounds)}, {"y": output}, ())
         rng = np.random.default_rng(1)
@@ -116,7 +116,7 @@ class Model:
             signature,
             ComputeBuckets(),
             memory,
-            known,
+            earlier,
         )
         prover._resident, prover._clock = resident, self.clock
         asked: dict[str, Any] = {
@@ -144,14 +144,14 @@ def test_a_batch_pays_where_a_run_costs_more_than_its_rows() -> None:
 def test_times_of_another_pod_save_repetitions_as_far_as_runs_confirm_them() -> None:
     first, again, slower = (Model(np.tanh, lambda rows: 1e-3 + 1e-4 * rows) for _ in range(3))
     limits = first.prove()
-    assert again.prove(known=first.times) == limits
+    assert again.prove(earlier=first.times) == limits
     assert again.times == first.times
     assert again.now < first.now / 2
     twice = {
         elements: {rows: 2 * seconds for rows, seconds in times.items()}
         for elements, times in first.times.items()
     }
-    assert slower.prove(known=twice) == limits
+    assert slower.prove(earlier=twice) == limits
     assert (slower.times, slower.now) == (first.times, first.now)
 
 
@@ -159,7 +159,7 @@ def test_outputs_that_depend_on_neighbours_are_found_whatever_another_pod_measur
     first = Model(np.tanh)
     assert first.prove().rows > 1
     shared = Model(lambda x: x / np.abs(x).max())
-    limits = shared.prove(known=first.times)
+    limits = shared.prove(earlier=first.times)
     assert (limits.rows, "depends on the others" in limits.off) == (1, True)
 
 

@@ -51,9 +51,9 @@ class TimedProver(ConcurrencyProver):
     """With given times: the seconds of a run by number of runs at the same time."""
 
     def __init__(
-        self, model: Doubling, times: Mapping[int, float], resident: int = 100, **known: Any
+        self, model: Doubling, times: Mapping[int, float], resident: int = 100, **changes: Any
     ) -> None:
-        super().__init__(cast("Any", model), SIGNATURE, lambda _: None, **known)
+        super().__init__(cast("Any", model), SIGNATURE, lambda _: None, **changes)
         self.rounds = 0  # of several runs
         self._resident = lambda: resident * MIB
         self._clock = lambda: 0.0
@@ -87,9 +87,9 @@ def test_runs_that_are_faster_together_take_place_together() -> None:
     assert proof.gain == pytest.approx(4 / 3)
 
 
-@pytest.mark.parametrize(("known", "rounds"), [({2: 1.3}, 1), ({2: 1.6}, 3), ({4: 1.3}, 3)])
-def test_one_round_confirms_the_gain_of_another_pod(known: dict[int, float], rounds: int) -> None:
-    prover = TimedProver(Doubling(), {1: 0.010, 2: 0.015}, known=known)
+@pytest.mark.parametrize(("earlier", "rounds"), [({2: 1.3}, 1), ({2: 1.6}, 3), ({4: 1.3}, 3)])
+def test_one_round_confirms_the_gain_of_another_pod(earlier: dict[int, float], rounds: int) -> None:
+    prover = TimedProver(Doubling(), {1: 0.010, 2: 0.015}, earlier=earlier)
     assert prove(prover).runs == 2
     assert prover.rounds == rounds
     assert prover.gains[2] == pytest.approx(1.3 if rounds == 1 else 4 / 3)

@@ -4,7 +4,7 @@ A process waits until every kind can be listed, and then to lead. Only a leader 
 previous leader's writes must not be undone, and no plan is made from incomplete state.
 
 kopf does not report what was deleted while a watch was broken. So everything is listed once more whenever kopf has begun
-a watch anew, and hourly.
+a watch again, and hourly.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class Place:
+class WatchedPlace:
     """Where a kind is watched."""
 
     watch: Watch
@@ -102,7 +102,7 @@ class Informer:
         self._router = router
         self.watched = watched
         self.places = tuple(
-            Place(watch, namespace)
+            WatchedPlace(watch, namespace)
             for watch in watched
             for namespace in (
                 sorted(namespaces)
@@ -126,7 +126,7 @@ class Informer:
         """Return why a kind cannot be listed or watched now, if one cannot."""
         return next(iter(self._logged.values()), None)
 
-    async def wait_listed(self, place: Place) -> None:
+    async def wait_listed(self, place: WatchedPlace) -> None:
         """Wait until a kind is listed, or the cluster is known to lack it."""
         await self._listed[place].wait()
 
@@ -149,13 +149,13 @@ class Informer:
         except Exception:  # the next ones do not depend on it
             _logger.exception("unexpected error while handling an event of %s", resource.plural)
 
-    def on_listed(self, place: Place) -> None:
+    def on_listed(self, place: WatchedPlace) -> None:
         """Handle the end of a listing: everything is listed soon, unless it was this one's first."""
         if self._listed[place].is_set():
             self._watch_restarted.set()
         self._on_whole(place)
 
-    def on_failed(self, place: Place, message: str, *, is_missing: bool) -> float:
+    def on_failed(self, place: WatchedPlace, message: str, *, is_missing: bool) -> float:
         """Handle that a kind cannot be listed or watched; returns the seconds until another attempt."""
         if place.watch.optional and is_missing:
             self._router.missing(place.watch.resource)
@@ -207,7 +207,7 @@ class Informer:
             self._logged[watch] = problem
             _logger.warning("%s; retrying", problem)
 
-    def _places_of(self, watch: Watch) -> list[Place]:
+    def _places_of(self, watch: Watch) -> list[WatchedPlace]:
         return [place for place in self.places if place.watch == watch]
 
     async def _look(self, watch: Watch) -> None:
@@ -237,11 +237,11 @@ class Informer:
         for place in self._places_of(watch):
             self._on_whole(place)
 
-    def _on_whole(self, place: Place) -> None:
+    def _on_whole(self, place: WatchedPlace) -> None:
         """Note that all objects are in the cache."""
         watch = place.watch
         self._logged.pop(watch, None)
         self._listed[place].set()
         if watch.optional:
-            self._router.found(watch.resource)
+            self._router.on_kind_found(watch.resource)
         _logger.debug("listed %s", watch.resource.plural)

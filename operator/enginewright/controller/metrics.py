@@ -148,8 +148,8 @@ class ModelCollector(Collector):
         return family
 
     def _name_not_ready(self) -> Iterator[GaugeMetricFamily]:
-        found = (model.not_ready for model in self._models.values())
-        models_not_ready = sorted(filter(None, found))
+        reported = (model.not_ready for model in self._models.values())
+        models_not_ready = sorted(filter(None, reported))
         family = GaugeMetricFamily(
             "enginewright_model_not_ready",
             "1 for an InferenceModel that is not Ready, with the reason of its condition; stalled"

@@ -113,7 +113,7 @@ class Router:
         for ghost in self._cache.end_listing(resource, names, version):
             self.event(resource, ghost, deleted=True)
 
-    def found(self, resource: Resource) -> None:
+    def on_kind_found(self, resource: Resource) -> None:
         """Handle that the API server has a kind that it may lack."""
         if self._cache.know_kind(resource):
             self.all_models()

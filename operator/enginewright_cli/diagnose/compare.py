@@ -14,7 +14,7 @@ from enginewright_contract.verdict import Check, Verdict
 from enginewright_cli.diagnose.reading import ModelObjects
 from enginewright_cli.diagnose.result import (
     EnginePlacement,
-    Placement,
+    ModelPlacement,
     PodPlacement,
     RevisionDiff,
     RevisionDifference,
@@ -26,11 +26,11 @@ from enginewright_cli.rollout.result import RolloutAnalysis
 _DIGEST: Final = 12  # characters
 
 
-def place(seen: ModelObjects) -> Placement:
+def place(seen: ModelObjects) -> ModelPlacement:
     """Return where a model's nodes run: on which provider in each pod, and what is outside its engines."""
     model = seen.model
     needed = {reference.name for reference in model.status.engines} if model else set()
-    return Placement(
+    return ModelPlacement(
         namespace=seen.namespace,
         name=seen.name,
         promise=_promise(model) if model else "",

@@ -173,7 +173,7 @@ async def read_objects(
     api: KubeApi, http: PodHttp | None, namespace: str, name: str
 ) -> ModelObjects:
     """Return what the cluster holds about a model, with its pods' verdicts if `http` is given. Raises as `read`."""
-    reader = _Reader(api, namespace)
+    reader = _ObjectReader(api, namespace)
     try:
         obj, model = await cluster.read_object(
             api, INFERENCE_MODELS, InferenceModel, namespace, name
@@ -220,7 +220,7 @@ async def read_objects(
     )
 
 
-class _Reader:
+class _ObjectReader:
     """Reads kinds one by one, and notes those that it may not read."""
 
     def __init__(self, api: KubeApi, namespace: str) -> None:

@@ -98,7 +98,7 @@ class EnginePlacement(Message):
     """The first nodes outside the engine, each as "name (OpType)"."""
 
 
-class Placement(Message):
+class ModelPlacement(Message):
     """Where a model's nodes run."""
 
     schema_: Literal["enginewright.dev/placement/v1"] = Field(

@@ -12,8 +12,8 @@ from enginewright_cli import output
 from enginewright_cli.diagnose.result import (
     Explanation,
     Link,
+    ModelPlacement,
     ModelRow,
-    Placement,
     PodPlacement,
     RevisionDiff,
 )
@@ -62,7 +62,7 @@ def _why(link: Link) -> str:
     return f": {visible(why)}" if why else ""
 
 
-def show_placement(placement: Placement, console: Console) -> None:
+def show_placement(placement: ModelPlacement, console: Console) -> None:
     """Print where the nodes run in each pod, and what is outside the engines."""
     promise = f", fallback {placement.promise}" if placement.promise else ""
     _title(console, "", placement.namespace, placement.name, promise)

@@ -16,7 +16,7 @@ TOKEN = os.environ["UPLOAD_TOKEN"]
 CHUNK = 1 << 20
 
 
-class Handler(BaseHTTPRequestHandler):
+class UploadHandler(BaseHTTPRequestHandler):
     """Writes the body of POST /<path> to <path> in the claim, once it is complete."""
 
     protocol_version = "HTTP/1.1"
@@ -84,4 +84,4 @@ def digest(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    ThreadingHTTPServer(("", int(sys.argv[1])), Handler).serve_forever()
+    ThreadingHTTPServer(("", int(sys.argv[1])), UploadHandler).serve_forever()

@@ -37,17 +37,19 @@ def baseline_feeds(samples: Sequence[GoldenSample], recipe: Recipe) -> tuple[str
     return middle.name, middle.feeds
 
 
-def measure(run: Callable[[], Any], shapes: str, known: Baseline | None = None) -> Baseline | None:
+def measure(
+    run: Callable[[], Any], shapes: str, earlier: Baseline | None = None
+) -> Baseline | None:
     """Run until the time of a run is stable, then measure inputs of `shapes`, unless too few runs fit in.
 
-    If the first runs confirm the baseline that is `known` from another pod, it is this pod's too.
+    If the first runs confirm the baseline that is `earlier`, from another pod, it is this pod's too.
     """
     end = time.monotonic() + _SECONDS
     warming: list[float] = []
     while not is_warm(warming) and len(warming) < _MOST_WARM_UPS and time.monotonic() < end:
         warming.append(measure_run(run))
-        if known and known.shapes == shapes and _confirms(known, warming[-_CONFIRMING:]):
-            return known
+        if earlier and earlier.shapes == shapes and _confirms(earlier, warming[-_CONFIRMING:]):
+            return earlier
     times: list[float] = []
     while len(times) < _MOST_RUNS and time.monotonic() < end:
         times.append(measure_run(run))
@@ -59,8 +61,8 @@ def measure(run: Callable[[], Any], shapes: str, known: Baseline | None = None) 
     return figures(times, shapes)
 
 
-def _confirms(known: Baseline, times: Sequence[float]) -> bool:
-    return len(times) == _CONFIRMING and is_confirmed(known.p50, float(np.median(times)))
+def _confirms(earlier: Baseline, times: Sequence[float]) -> bool:
+    return len(times) == _CONFIRMING and is_confirmed(earlier.p50, float(np.median(times)))
 
 
 def figures(times: Sequence[float], shapes: str) -> Baseline | None:

@@ -51,12 +51,12 @@ class BatchProver(RunProver):
         signature: Signature,
         buckets: ComputeBuckets,
         memory: int | None,
-        known: Mapping[int, Mapping[int, float]] = MappingProxyType({}),
+        earlier: Mapping[int, Mapping[int, float]] = MappingProxyType({}),
     ) -> None:
         super().__init__(runner, signature)
         self._buckets = buckets
         self._memory = memory  # bytes that the process may use, if known
-        self._known = known  # seconds by rows, by elements of a row
+        self._earlier = earlier  # seconds by rows, by elements of a row
         self.times: dict[int, dict[int, float]] = {}  # likewise, as measured
 
     def prove(
@@ -223,8 +223,8 @@ class BatchProver(RunProver):
         """
         end = self._clock() + _SECONDS
         unit = rows_of(row) or 1
-        known = self._known.get(elements_of(row), {})
-        times = {unit: self._time(row, 1, end, known.get(unit))}
+        earlier = self._earlier.get(elements_of(row), {})
+        times = {unit: self._time(row, 1, end, earlier.get(unit))}
         self.times[elements_of(row)] = times
         before = self._resident()
         rows = unit * 2
@@ -237,7 +237,7 @@ class BatchProver(RunProver):
             if self._memory is not None and self._resident() + 2 * growth > self._memory:
                 break
             try:
-                times[rows] = self._time(row, rows // unit, end, known.get(rows))
+                times[rows] = self._time(row, rows // unit, end, earlier.get(rows))
             except Exception as error:  # noqa: BLE001 - as above; smaller ones ran
                 _log.warning("no batches of %d requests: %s", rows, plain(str(error)))
                 break
@@ -246,7 +246,7 @@ class BatchProver(RunProver):
             rows *= 2
         return times
 
-    def _time(self, row: Feeds, count: int, end: float, known: float | None) -> float:
+    def _time(self, row: Feeds, count: int, end: float, earlier: float | None) -> float:
         best = float("inf")
         for number in range(_RUNS):
             began = self._clock()
@@ -259,8 +259,8 @@ class BatchProver(RunProver):
             taken = self._end_run(began)
             best = min(best, taken)
             self._buckets.add_warm_up(feeds, taken)
-            if known and is_confirmed(known, best):
-                return known
+            if earlier and is_confirmed(earlier, best):
+                return earlier
             if number and self._clock() > end:
                 break
         return best

@@ -71,10 +71,10 @@ class ConcurrencyProver(RunProver):
         runner: Runner,  # for several threads at a time
         signature: Signature,
         progress: Callable[[str], None],
-        known: Mapping[int, float] = MappingProxyType({}),
+        earlier: Mapping[int, float] = MappingProxyType({}),
     ) -> None:
         super().__init__(runner, signature)
-        self._known = known  # gains by number of runs
+        self._earlier = earlier  # gains by number of runs
         self.gains: dict[int, float] = {}  # likewise, as measured
         self._progress = progress
 
@@ -153,9 +153,9 @@ class ConcurrencyProver(RunProver):
             while len(ratios) < _ROUNDS and (not ratios or self._clock() < end):
                 alone = self._time(feeds, 1, count)
                 ratios.append(runs * alone / self._time(feeds, runs, count))
-                known = self._known.get(runs)
-                if known and is_gain_confirmed(known, ratios[-1]):
-                    ratios = [known]
+                earlier = self._earlier.get(runs)
+                if earlier and is_gain_confirmed(earlier, ratios[-1]):
+                    ratios = [earlier]
                     break
             gains[runs] = median(ratios)
             if gains[runs] < max(gains.values()):

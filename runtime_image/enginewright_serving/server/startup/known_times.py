@@ -30,11 +30,11 @@ def read_times(file: Path) -> StartTimes:
         return StartTimes()
 
 
-def is_confirmed(known: float, measured: float) -> bool:
-    """Return whether a time that was measured is about the known one."""
-    return known / _ALIKE <= measured <= known * _ALIKE
+def is_confirmed(earlier: float, measured: float) -> bool:
+    """Return whether a time that was measured is about the earlier one."""
+    return earlier / _ALIKE <= measured <= earlier * _ALIKE
 
 
-def is_gain_confirmed(known: float, measured: float) -> bool:
-    """Return whether a gain that was measured is about the known one, more closely: it decides by little."""
-    return known / _ALIKE_GAIN <= measured <= known * _ALIKE_GAIN
+def is_gain_confirmed(earlier: float, measured: float) -> bool:
+    """Return whether a gain that was measured is about the earlier one, more closely: it decides by little."""
+    return earlier / _ALIKE_GAIN <= measured <= earlier * _ALIKE_GAIN

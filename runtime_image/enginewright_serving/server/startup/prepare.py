@@ -119,17 +119,17 @@ def prepare(
     artifact: Path,
     progress: Callable[[str], None],
     runtime_caches: Path | None = None,
-    known: StartTimes = _NOTHING,
+    earlier: StartTimes = _NOTHING,
 ) -> ServedModel:
     """Check, load, verify and warm up the model in the folder `artifact`; raise StageFailure if it must not serve.
 
     `progress` gets the current step, for users. Kernels are kept in the folder `runtime_caches`, if it exists.
-    `known` are times of another pod of the revision.
+    `earlier` are times of another pod of the revision.
     """
     began = time.monotonic()
     checked = _check(task, artifact, progress)
     loaded = _load(checked, runtime_caches, progress)
-    timed = _time(checked, loaded, _verify(checked, loaded, progress), known, progress)
+    timed = _time(checked, loaded, _verify(checked, loaded, progress), earlier, progress)
     if loaded.cache is not None:
         loaded.cache.keep()
     steps = serve_steps(artifact, checked.manifest, loaded.signature, progress)
@@ -241,7 +241,7 @@ def _time(
     checked: CheckedArtifact,
     loaded: _Loaded,
     slowest: float,
-    known: StartTimes,
+    earlier: StartTimes,
     progress: Callable[[str], None],
 ) -> _Timed:
     """Time batches, the usual run and several runs at a time; `slowest` is the seconds of the slowest run so far."""
@@ -256,7 +256,7 @@ def _time(
     progress("timing batches of requests")
     # the host's memory says nothing about what fits on a device
     memory = None if loaded.on_device else checked.memory
-    prover = BatchProver(runner, signature, loaded.buckets, memory, known.batches)
+    prover = BatchProver(runner, signature, loaded.buckets, memory, earlier.batches)
     batches = prover.prove(
         samples,
         most=task.batch_size,
@@ -275,7 +275,7 @@ def _time(
         )
         batches = replace(batches, padding=padding or batches.padding)
     progress(f"measuring the latency of {shapes}")
-    usual = measure(partial(runner.run, list(signature.outputs), feeds), shapes, known.usual)
+    usual = measure(partial(runner.run, list(signature.outputs), feeds), shapes, earlier.usual)
     conditions = RunConditions(
         threads=checked.threads,
         most=task.concurrent_runs,
@@ -285,7 +285,7 @@ def _time(
         on_cpu=on_cpu,
         foreign=bool(checked.manifest.recipe.extensions),
     )
-    runs = ConcurrencyProver(loaded.share(), signature, progress, known.gains)
+    runs = ConcurrencyProver(loaded.share(), signature, progress, earlier.gains)
     concurrency = runs.prove(samples, batch_feeds(samples, batches) or feeds, batches, conditions)
     slowest = max(slowest, prover.slowest, concurrency.slowest)
     times = StartTimes(batches=prover.times, gains=runs.gains)
