@@ -77,6 +77,8 @@ class ManyModels(Simulation):
     def restart(self) -> Self:
         """Start the process again, with empty memory."""
         cache = ObjectCache()
+        for resource in KINDS.values():  # the API server has all of them
+            cache.know_kind(resource)
         self.due: dict[ModelKey | EngineKey, None] = {}
         self.later_at: dict[ModelKey | EngineKey, datetime] = {}
         self.passes: Counter[str] = Counter()

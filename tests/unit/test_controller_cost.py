@@ -35,8 +35,12 @@ EVENTS = {"create Event": 2}
 @pytest.mark.parametrize(
     ("pace", "passes", "statuses"),
     [
-        (BURSTS, {"model": 6, "engine": 4}, 4),  # Preparing, LookingUp, RollingOut, Serving
-        (SLOWLY, {"model": 18, "engine": 9}, 6),  # and status.replicas, and what is verified
+        (
+            BURSTS,
+            {"model": 6, "engine": 4},
+            5,
+        ),  # Preparing, LookingUp, RollingOut, Serving, its stage
+        (SLOWLY, {"model": 19, "engine": 9}, 7),  # and status.replicas, and what is verified
     ],
 )
 async def test_new_model_costs_so_many_passes_and_requests(

@@ -91,7 +91,7 @@ async def test_what_cannot_be_listed_is_told_by_readiness(world: Informed) -> No
     world.kube.fail["list"] = [Forbidden("it is forbidden")]
     checking = asyncio.create_task(world.informer.check())
     await asyncio.sleep(1)
-    assert world.informer.problem == "cannot list nodes: it is forbidden"
+    assert world.informer.problem == "cannot list acceleratorclasses: it is forbidden"
     await checking
     assert world.informer.problem is None
 

@@ -163,7 +163,10 @@ def _describe_store(claim: str, bucket: StoreBucket | None) -> str:
 
 def _find_store(facts: Facts, snapshot: Snapshot) -> str:
     """Return the store that a revision reads, as it is configured for all namespaces."""
-    bucket, part = snapshot.store_bucket, f"/{facts.model.metadata.namespace}"
+    store, namespace = facts.config.store, facts.model.metadata.namespace
+    if snapshot.store == store.access(namespace):
+        return _describe_store(store.claim, store.bucket)
+    bucket, part = snapshot.store_bucket, f"/{namespace}"
     whole = bucket and bucket.model_copy(update={"uri": bucket.uri.removesuffix(part)})
     return _describe_store(snapshot.store_claim, whole)
 

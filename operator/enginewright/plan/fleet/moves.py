@@ -295,8 +295,7 @@ def _find_wait(model: InferenceModel, state: ModelState) -> Wait | None:
         return Wait(reason or StatusReason.PREPARING, outcome.message) if outcome.wait else None
     if engines and not engines.complete:
         return Wait(engines.reason, engines.message) if engines.reason not in _AT_WORK else None
-    waits = brought.failures.waits if brought else None
-    return waits if waits and waits.reason else None
+    return brought.failures.outside if brought else None
 
 
 def _builds(facts: Facts) -> list[PodView]:

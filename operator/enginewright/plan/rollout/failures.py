@@ -46,9 +46,9 @@ class PodFailures:
     first: pods.Failure | None = None  # of a pod that is not ready
     lasting: RolloutFailure | None = None  # for which the revision is rejected
     waits: Wait | None = None  # what prevents a pod from starting, or from being created
-    blocked: Wait | None = (
-        None  # why one was not scheduled or allowed within rollout.progressTimeout
-    )
+    outside: Wait | None = None  # what prevents one outside of the revision, which has a reason
+    # why one was not scheduled or allowed within rollout.progressTimeout
+    blocked: Wait | None = None
     due: float | None = None  # seconds until this changes without an event
 
 
@@ -141,10 +141,13 @@ def pod_failures(
         lasting = _give_up(facts, revision, mine, deployments)
     blocked = (find_wait(facts.nodes, pod, facts.now) for pod in mine if waits_too_long(facts, pod))
     refused = (deployment for deployment in deployments if is_refused_too_long(facts, deployment))
+    waits = (find_wait(facts.nodes, pod, facts.now) for pod in mine if not pod.ready)
+    refusal = find_refusal(deployments)
     return PodFailures(
         first=seen.first,
         lasting=None if lasting is None else lasting.model_copy(update={"revision": revision}),
-        waits=seen.waits or find_refusal(deployments),
+        waits=seen.waits or refusal,
+        outside=next((wait for wait in waits if wait and wait.reason), refusal),
         blocked=next(filter(None, blocked), None) or find_refusal(refused),
         due=seconds_to_next(facts, mine, deployments),
     )
