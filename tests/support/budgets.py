@@ -22,7 +22,7 @@ class Limits(NamedTuple):
 
 
 LIMITS: Final = {
-    "unit": Limits(120, 4, 300),
+    "unit": Limits(120, 4, 360),
     "integration": Limits(300, 20, 2000),
     "apiserver": Limits(400, 60, 420),
     "cluster": Limits(600, 60, 240),
