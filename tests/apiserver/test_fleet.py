@@ -167,4 +167,4 @@ def test_models_move_model_by_model_over_a_restart(fleet: Fleet) -> None:
         edited["spec"]["tolerations"] = [{"key": "dedicated", "operator": "Exists"}]
         fleet.user.apply(edited)
         fleet.tend(lambda: fleet.count_tolerating() == len(NAMES))
-        eventually(lambda: fleet.states() == {"Moved": len(NAMES)}, 20, interval=0.2)
+        fleet.tend(lambda: fleet.states() == {"Moved": len(NAMES)})
