@@ -97,9 +97,8 @@ def ready_events(engine: InferenceEngine, status: InferenceEngineStatus) -> tupl
     before, now = map(ready_condition, (engine.status, status))
     if now is None or not has_changed(before, now) or now.reason == StatusReason.LOOKING_UP:
         return ()
-    is_normal, is_ready = now.reason in _NORMAL, now.status == "True"
-    kind = "Normal" if is_normal else "Warning"
-    return (EventIntent(kind, now.reason, now.message, is_normal and not is_ready),)
+    kind = "Normal" if now.reason in _NORMAL else "Warning"
+    return (EventIntent(kind, now.reason, now.message),)
 
 
 def ready_condition(status: InferenceEngineStatus) -> Condition | None:

@@ -1,1 +1,0 @@
-"""`enginewright describe`: a model in ten lines, none of which runs it."""

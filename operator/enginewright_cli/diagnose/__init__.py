@@ -1,1 +1,0 @@
-"""`explain`, `placement`, `diff`, `logs`, `bundle` and `watch`: what a cluster says about models."""
