@@ -34,7 +34,7 @@ from bench.serving.hostile_results import Comparison
 from bench.serving.plot import svg
 from bench.serving.results import Results
 from bench.serving.run import Plan, measure, program
-from bench.serving.servers import COMPARED, OURS, QUICK, REPOSITORY, SERVERS, Server
+from bench.serving.servers import AGED, COMPARED, OURS, QUICK, REPOSITORY, SERVERS, Server
 
 _RESULTS: Final = REPOSITORY / "bench/results"  # of whole, undisturbed runs: `make docs` shows them
 _PLOTS: Final = REPOSITORY / "docs"
@@ -112,6 +112,7 @@ def _compare(options: argparse.Namespace, absent: dict[str, str], folder: Path) 
             name: [item for item in servers if options.servers or item.name in COMPARED[name]]
             for name in models
         },
+        aged=() if options.quick else AGED,
         rounds=1 if options.quick else options.rounds,
         seconds=options.seconds,
         limit_seconds=_LIMIT_SECONDS,

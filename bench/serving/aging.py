@@ -15,12 +15,12 @@ from bench.serving.cases import Case
 from bench.serving.exchange import BINARY, check, request
 from bench.serving.results import Aging
 from bench.serving.servers import Server, port_of, running
+from bench.serving.targets import MANY
 from bench.serving.throttling import throttle
 
 _TURNS: Final = 10
 _THROTTLED_SECONDS: Final = 60.0
 _WINDOW_SECONDS: Final = 1.0
-_MANY: Final = 32  # connections
 
 
 def compare(server: Server, case: Case) -> Aging:
@@ -45,7 +45,7 @@ def compare(server: Server, case: Case) -> Aging:
             lone: dict[int, load.Figures] = {}
             many: dict[int, load.Figures] = {}
             for place in (0, 1) if turn % 2 else (1, 0):
-                for figures, connections in ((lone, 1), (many, _MANY)):
+                for figures, connections in ((lone, 1), (many, MANY)):
                     figures[place] = load.measure(
                         sent,
                         ports[place],

@@ -18,7 +18,7 @@ from bench.serving.cores import SERVER, pin
 from bench.serving.exchange import MODEL, WrongAnswerError, check, request
 from bench.serving.load import LoadError
 from bench.serving.results import Bare, Results
-from bench.serving.servers import AGED, HTTP_PORT, OURS, NotStartedError, Server, port_of, running
+from bench.serving.servers import HTTP_PORT, OURS, NotStartedError, Server, port_of, running
 
 CONNECTIONS: Final = (1, 8, 32)
 _TURNS: Final = 2.5  # that every connection has within a window
@@ -31,6 +31,7 @@ class Plan:
     """What a run measures."""
 
     servers: dict[str, Sequence[Server]]  # by model
+    aged: Sequence[str]  # models with which ours is compared with itself, aged
     rounds: int
     seconds: float  # each measurement
     limit_seconds: float  # a round that would probably end later does not begin
@@ -53,7 +54,7 @@ def measure(plan: Plan, results: Results, folder: Path) -> None:
             for server in servers:
                 _say(f"round {turn + 1} of {plan.rounds}, {name}: {server.name}")
                 _measure_server(server, case, plan.seconds, results)
-                if server.name == OURS and name in AGED and not turn:
+                if server.name == OURS and name in plan.aged and not turn:
                     _say(f"{name}: {OURS}, aged, beside a fresh one")
                     _measure_aged(server, case, results)
         results.about["rounds"] = turn + 1
