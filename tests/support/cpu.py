@@ -1,12 +1,17 @@
 """CPU time: what a test costs, whatever else the machine does; the time on a clock grows with its load."""
 
+import argparse
+import inspect
 import os
 import time
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")  # a second, in /proc
 _PROC: Final = Path("/proc")
+_REFERENCE: Final = 0.019  # CPU seconds of `measure_slowness`'s work on the processor that limits were set on
+_SLOWEST: Final = 2.0  # beyond, a limit would say nothing
 
 
 def processor_seconds(process: int) -> float:
@@ -22,6 +27,22 @@ def measure_cpu() -> float:
     times = os.times()
     own = times.user + times.system + times.children_user + times.children_system
     return own + (_of_running() if _has_children() else 0.0)
+
+
+@cache
+def measure_slowness() -> float:
+    """Return how many times the CPU seconds of the reference processor Python's work takes on this one: 1 to 2.
+
+    Measured beside what else runs: threads that share a core take more CPU seconds each.
+    """
+    source = inspect.getsource(argparse)
+
+    def work() -> float:
+        before = time.thread_time()
+        compile(source, "argparse.py", "exec")
+        return time.thread_time() - before
+
+    return min(max(min(work() for _ in range(10)) / _REFERENCE, 1.0), _SLOWEST)
 
 
 def _has_children() -> bool:
