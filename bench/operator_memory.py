@@ -1,7 +1,7 @@
 """How much memory the operator takes for each model: `python bench/operator_memory.py [MODELS]`.
 
 The objects are those that the operator's own controllers write for one model over six revisions, with what Kubernetes
-adds to them, and are listed page by page as from an API server. kopf's memory of each object is part of it.
+adds to them, and are listed page by page as from an API server.
 """
 
 import asyncio
@@ -29,7 +29,6 @@ from enginewright.controller.single_flight import SingleFlight
 from enginewright.kube.api import KubeApi, Listing
 from enginewright.kube.resources import Resource
 from enginewright.plan.types import Config, StoreConfig
-from kopf._core.reactor.inventory import ResourceMemories
 
 PAGE: Final = 200  # as the client's
 REVISIONS: Final = 6
@@ -83,7 +82,6 @@ class Cluster:
     def __init__(self, objects: dict[str, list[str]], models: int) -> None:
         self._objects = objects
         self._models = models
-        self.listed = 0
 
     async def pages(self, resource: Resource, *_: object, **__: object) -> AsyncIterator[Listing]:
         """Yield pages, parsed from JSON as the client does."""
@@ -100,7 +98,6 @@ class Cluster:
     def _texts(self, texts: list[str]) -> Iterator[str]:
         for number in range(self._models):
             for text in texts:
-                self.listed += 1
                 yield _make_own(text, number)
 
 
@@ -148,7 +145,7 @@ async def list_all(cluster: Cluster, config: Config) -> tuple[Informer, list[obj
     )
     router = Router(cache, sinks, config.store)
     informer = Informer(api, router, watches(config.store.claim))
-    await informer.first_listing()
+    await informer.list_all()
     return informer, [*kept, queue]
 
 
@@ -165,22 +162,15 @@ async def measure(models: int, objects: dict[str, list[str]]) -> None:
     cluster = Cluster(objects, models)
     kept = await list_all(cluster, config)
     after = measure_rss()
-    memories = ResourceMemories()
-    for number in range(cluster.listed):
-        await memories.recall({"metadata": {"uid": f"{number:036}"}})
-    total = measure_rss()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     kind = {kind: len(texts) for kind, texts in objects.items() if texts}
     print(f"objects of a model: {kind}")
     print(
-        f"{models} models: {before:.0f} MiB at the start, {total:.0f} MiB with all,"
+        f"{models} models: {before:.0f} MiB at the start, {after:.0f} MiB with all,"
         f" at most {peak:.0f} MiB"
     )
-    print(
-        f"KiB a model: {(after - before) / models * 1024:.1f} of the operator,"
-        f" {(total - after) / models * 1024:.1f} of kopf"
-    )
-    del kept, memories
+    print(f"KiB a model: {(after - before) / models * 1024:.1f}")
+    del kept
 
 
 def main() -> None:

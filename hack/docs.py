@@ -1,4 +1,4 @@
-"""Generates tables in docs/ and CONTRIBUTING.md and remedies of alerts from the code, or checks that they are up to date.
+"""Generates tables in docs/ and remedies of alerts from the code, or checks that they are up to date.
 
 In a page, a table is enclosed by `<!-- hack/docs: NAME ARGUMENT... -->` and `<!-- /hack/docs -->`.
 Everything else in the page is written by hand. In an alert, `# hack/docs: remedy REASON...` precedes
@@ -31,7 +31,7 @@ from hack.tables import (
 )
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PAGES: Final = (ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md")))
+PAGES: Final = sorted(ROOT.glob("docs/**/*.md"))
 RULES_TEST: Final = ROOT / "hack/monitoring/rules.test.yaml"
 _BLOCK: Final = re.compile(
     r"(<!-- hack/docs: ([^>]*?) -->\n).*?(\n?<!-- /hack/docs -->)", re.DOTALL
@@ -62,7 +62,6 @@ TABLES: Final[dict[str, Callable[..., str]]] = {
     "precisions": runtime.precisions,
     "preflight": fields.preflight,
     "reasons": reasons.reasons,
-    "remedies": reasons.remedies,
     "rules": reasons.rules,
     "scale-figures": scale.figures,
     "scale-targets": scale.targets,

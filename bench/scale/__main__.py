@@ -58,6 +58,7 @@ async def _measure(fleet: Fleet) -> Run:
                 fleet.count,
                 _PATIENCE,
                 lambda: "; ".join([*timeline.why.values()][:3]),
+                _say,
             )
             taken = timeline.changed - began
             _say(f"all ready after {taken:.1f} s: {fleet.count / taken:.1f} a second")
@@ -132,17 +133,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         *(Fleet(has_engines=True, count=count) for count in options.models),
         *(Fleet(has_engines=False, count=count) for count in options.new),
     ]
-    runs = tuple(asyncio.run(_measure(fleet)) for fleet in fleets)
     about = {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "cpu": processor_name(),
         "cores": os.cpu_count(),
         "versions": _find_versions(),
     }
-    results = Results(about, runs)
-    is_whole = (options.models, options.new) == (_MODELS, _NEW)
-    path = MEASURED if is_whole else _FOLDER / MEASURED.name
-    path.write_text(json.dumps(results.document(), indent=1) + "\n")
+    results, path = Results(about, ()), _FOLDER / MEASURED.name
+    for fleet in fleets:  # whose results stay if a later one fails
+        results = Results(about, (*results.runs, asyncio.run(_measure(fleet))))
+        path.write_text(json.dumps(results.document(), indent=1) + "\n")
+    if (options.models, options.new) == (_MODELS, _NEW):
+        MEASURED.write_text(path.read_text())
+        path = MEASURED
     for part in (report.conditions, report.figures, report.targets):
         print(f"{part(results)}\n")
     print(f"written to {path.relative_to(REPOSITORY)}")

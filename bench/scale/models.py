@@ -11,6 +11,7 @@ from bench.scale.api import CLASSES, MODELS, NAMESPACES, Api, Json
 IN_NAMESPACE: Final = 100  # models
 _GROUP: Final = "enginewright.dev/v1alpha1"
 _AT_ONCE: Final = 16  # requests of the user who applies them
+_SAY_EVERY: Final = 30.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -110,13 +111,24 @@ async def follow(api: Api, timeline: Timeline) -> None:
 
 
 async def wait_all(
-    condition: Callable[[], int], count: int, patience: float, why: Callable[[], str]
+    condition: Callable[[], int],
+    count: int,
+    patience: float,
+    why: Callable[[], str],
+    say: Callable[[str], None],
 ) -> None:
-    """Wait until `condition` has reached `count`; at most `patience` seconds without any progress."""
+    """Wait until `condition` has reached `count`; at most `patience` seconds without progress, and a second for each."""
     best, since = -1, time.monotonic()
+    said, end = since, since + patience + count
     while (now := condition()) < count:
+        moment = time.monotonic()
         if now > best:
-            best, since = now, time.monotonic()
-        if time.monotonic() - since > patience:
-            raise TimeoutError(f"{now} of {count} after {patience:.0f} s without progress: {why()}")
+            best, since = now, moment
+        if moment - said > _SAY_EVERY:
+            said = moment
+            say(f"{now} of {count} are ready")
+        if moment - since > patience or moment > end:
+            raise TimeoutError(
+                f"{now} of {count} are ready, none for {moment - since:.0f} s: {why()}"
+            )
         await asyncio.sleep(0.2)

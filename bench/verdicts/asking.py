@@ -78,7 +78,8 @@ def ask_preflight(
     """Return the JSON of a run, which writes the model that would be served; {} if it had none."""
     command = [
         *(sys.executable, "-m", "enginewright_cli", "preflight", str(model)),
-        *("--target", column.target, "--json", "--quiet", "--fix", str(prepared)),
+        *("--target", column.target, *(("--backend", CPU) if column.target == CPU else ())),
+        *("--json", "--quiet", "--fix", str(prepared)),
         *shlex.split(" ".join(shapes)),
     ]
     environment = {"TMPDIR": str(scratch), "XDG_CACHE_HOME": str(scratch.parent / "cache")}

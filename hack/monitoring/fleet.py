@@ -82,13 +82,14 @@ def _models() -> Row:
         rows(
             "Models not ready",
             "Models that are not Ready, and the condition's reason; stalled ones need a change.",
-            "max by (model_namespace, model, reason, stalled) (enginewright_model_not_ready)",
+            "max by (model_namespace, model, reason, stalled, serves) (enginewright_model_not_ready)",
             Look(span=12),
             (
                 ("model_namespace", "Namespace"),
                 ("model", "Model"),
                 ("reason", "Reason"),
                 ("stalled", "Stalled"),
+                ("serves", "Serves"),
             ),
         ),
         graph(

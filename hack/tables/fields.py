@@ -13,6 +13,16 @@ from enginewright.controller.settings import (
     SettingsDocument,
     StoreSettings,
 )
+from enginewright_cli.describe.result import Description, ExternalFile
+from enginewright_cli.diagnose.result import (
+    EnginePlacement,
+    Explanation,
+    Link,
+    ModelPlacement,
+    PodPlacement,
+    RevisionDiff,
+    RevisionDifference,
+)
 from enginewright_cli.inspect.result import EngineFit, EngineInspection, InspectedFile
 from enginewright_cli.plan.result import ClassPlan, Difference, Forecast, PlanStep, Refusal
 from enginewright_cli.preflight.config import ModelEntry
@@ -174,6 +184,8 @@ def messages(name: str) -> str:
                 ComparedFigure,
             ),
             *(FailedRevision, PastRevision),
+            *(Explanation, Link, ModelPlacement, PodPlacement, EnginePlacement),
+            *(RevisionDiff, RevisionDifference, Description, ExternalFile),
             *(Measurements, LatencySeries, AnswerChange, OutputChange),
             *(ShadowComparison, ShadowOutput),
         )

@@ -103,8 +103,8 @@ def alerts() -> str:
     groups = yaml.safe_load(ALERTS.read_text())["groups"]
     rows = (
         (
-            f"[{rule['alert']}](#{rule['alert'].lower()})",
-            rule["labels"]["severity"],
+            f"[{rule['alert']}](../monitoring.md#{rule['alert'].lower()})",
+            " or ".join(re.findall("warning|critical", rule["labels"]["severity"])),
             rule.get("for", "at once"),
             ", ".join(
                 map(code, sorted(set(re.findall(r"\b(?:enginewright_\w+|up)\b", rule["expr"]))))

@@ -4,6 +4,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
+from os.path import relpath
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,7 @@ from tests.support import thorough
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SITE: Final = ROOT / "zensical.toml"
+_LIST: Final = "reference"  # folder of the page that lists all
 _LINK: Final = re.compile(r"\[([^]]+)\]\([^)]+\)")
 _NAME: Final = r"[A-Za-z][\w-]*"
 _BESIDE: Final = re.compile(rf'"({_NAME})(?:\[\w+\])?[><=][^"]*"\]?,?  # (.+)$', re.MULTILINE)
@@ -75,8 +77,8 @@ def pages() -> str:
     if silent := [name for name, start in starts.items() if not start]:
         raise ValueError(f"{silent} do not start with the question that they answer")
     rows = (
-        (" ".join(_LINK.sub(r"\1", start[2]).split()), f"[{start[1]}]({name})")
+        (" ".join(_LINK.sub(r"\1", start[2]).split()), f"[{start[1]}]({relpath(name, _LIST)})")
         for name, start in starts.items()
-        if start and name != "index.md"
+        if start
     )
     return table(("question", "page"), rows)

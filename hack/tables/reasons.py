@@ -3,6 +3,8 @@
 import inspect
 import re
 from enum import StrEnum
+from pathlib import Path
+from typing import Final
 
 from enginewright.api.conditions import ConditionType, StatusReason
 from enginewright_contract.reasons import ExitCode, Reason, Repeats, exit_code
@@ -10,22 +12,43 @@ from enginewright_runtime.rules.table import RULES
 
 from hack.tables.markdown import code, table
 
+_SYMPTOMS: Final = Path(__file__).resolve().parents[2] / "docs/troubleshooting.md"
+
 
 def reasons() -> str:
-    """Return every failure reason."""
+    """Return a section for every failure reason, with the symptoms that lead to it."""
 
     def again(reason: Reason) -> str:
         if reason.facets.repeats is Repeats.MOSTLY:
             return "five times"
         return "no" if exit_code(reason) is ExitCode.PERMANENT else "yes"
 
-    rows = ((item, item.facets.fault.value, again(item), item.remedy) for item in Reason)
-    return table(("reason", "at fault", "tried again", "remedy"), rows)
+    symptoms = find_symptoms(_SYMPTOMS.read_text())
+    return "\n\n".join(
+        f"### {item}\n\n**Remedy**: {item.remedy}\n\n"
+        f"At fault: {item.facets.fault.value}. Tried again: {again(item)}.{symptoms.get(item, '')}"
+        for item in Reason
+    )
 
 
 def status_reasons() -> str:
-    """Return the operator's own reasons, with the comment beside each."""
-    return table(("reason", "meaning"), sorted(_read_comments(StatusReason)))
+    """Return a section for each of the operator's own reasons, with the comment beside it."""
+    symptoms = find_symptoms(_SYMPTOMS.read_text())
+    return "\n\n".join(
+        f"### {name}\n\n{about}.{symptoms.get(name, '')}"
+        for name, about in sorted(_read_comments(StatusReason))
+    )
+
+
+def find_symptoms(page: str) -> dict[str, str]:
+    """Return by reason the links to the sections of a page of symptoms that name it."""
+    symptoms: dict[str, list[str]] = {}
+    for section in page.split("\n## ")[1:]:
+        title = section.partition("\n")[0]
+        anchor = re.sub(r"\W+", "-", title.lower())
+        for name in dict.fromkeys(re.findall(r"\[(\w+)\]\(reference/reasons\.md#", section)):
+            symptoms.setdefault(name, []).append(f"[{title}](../troubleshooting.md#{anchor})")
+    return {name: f" Symptoms: {', '.join(links)}." for name, links in symptoms.items()}
 
 
 def condition_types() -> str:
@@ -41,12 +64,6 @@ def _read_comments(names: type[StrEnum]) -> list[tuple[str, str]]:
     if [name for name, _ in comments] != list(names):
         raise ValueError(f"a {names.__name__} has no comment: add its meaning on the same line")
     return comments
-
-
-def remedies(*named: str) -> str:
-    """Return the remedies of some reasons."""
-    rows = ((code(name), Reason(name).remedy) for name in named)
-    return table(("reason", "first step"), rows)
 
 
 def rules() -> str:

@@ -102,10 +102,10 @@ def server_limits() -> str:
     rows = (
         (
             "requests waiting for the model",
-            f"`spec.serving.maxQueue`, {queue}; one more is a 503, or takes the place of a less [urgent](#priorities) one; likewise large ones waiting to be decoded",
+            f"`spec.serving.maxQueue`, {queue}; one more is a 503, or takes the place of a less [urgent](../serving.md#priorities) one; likewise large ones waiting to be decoded",
         ),
         (
-            "body, as it arrives and [expanded](#compression)",
+            "body, as it arrives and [expanded](../serving.md#compression)",
             f"{mebibytes(limits.body_bytes)}, or the largest request that the shape profiles admit, if that is more",
         ),
         (
@@ -113,7 +113,7 @@ def server_limits() -> str:
             f"{mebibytes(limits.json_bytes)}, {VALUES:,} values and {NAMES:,} names",
         ),
         ("strings in a request, in all its BYTES tensors", f"{STRINGS:,}"),
-        ("texts in a request for [embeddings](processing.md#embeddings)", f"{MOST_TEXTS:,}"),
+        ("texts in a request for [embeddings](../processing.md#embeddings)", f"{MOST_TEXTS:,}"),
         (
             "typed contents in a gRPC request",
             f"{mebibytes(limits.json_bytes)}, {VALUES:,} elements of an input",
@@ -132,7 +132,7 @@ def server_limits() -> str:
         ("TLS without data, such as updates of keys", f"{MOST // 1024} KiB"),
         (
             "connections, of each protocol",
-            f"{limits.connections + limits.reserved_connections}, or what the limit on open files allows; then [one that waits for its client](#when-a-limit-is-reached) is closed",
+            f"{limits.connections + limits.reserved_connections}, or what the limit on open files allows; then [one that waits for its client](../serving.md#when-a-limit-is-reached) is closed",
         ),
         (
             "inference requests that are due at a time",

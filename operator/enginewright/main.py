@@ -1,7 +1,7 @@
 """The operator's entry point, with kopf as informer only.
 
-kopf lists, watches and reconnects, and passes each event to the router. No kopf handler does IO,
-stores state in objects or adds finalizers.
+kopf lists, watches, reconnects and logs in. Its events go straight to the router: for handlers it would run a task for
+each object, copy it several times and remember it, which takes more processor time than all that we do with an event.
 """
 
 import asyncio
@@ -13,10 +13,12 @@ from contextlib import suppress
 from typing import Any, Final, cast
 
 import kopf
-from typing_extensions import override
+from aiohttp import ClientError
+from kopf._cogs.clients.errors import APIError
+from kopf._cogs.clients.watching import Bookmark, WatchingError, infinite_watch
 
 from enginewright.controller.app import OperatorApplication
-from enginewright.controller.informer import Watch
+from enginewright.controller.informer import Informer, WatchedPlace
 from enginewright.controller.logs import configure_logging
 from enginewright.controller.settings import BadSettings, OperatorSettings, load_settings
 from enginewright.kube.connection import (
@@ -28,6 +30,7 @@ from enginewright.kube.connection import (
 EX_CONFIG: Final = 78  # sysexits.h
 EX_TEMPFAIL: Final = 75
 KOPF_GRACE: Final = 0.3  # seconds
+_NOT_FOUND: Final = 404
 
 
 def main() -> None:
@@ -54,7 +57,7 @@ async def _run(settings: OperatorSettings) -> None:
             starting.cancel()
             return
         starting.result()
-        await _watch(app, settings, stop, stopping)
+        await _watch(app, stop, stopping)
     finally:
         stopping.cancel()
         await app.stop_acting()
@@ -70,36 +73,29 @@ def _on_lost(why: str) -> None:
 
 
 async def _watch(
-    app: OperatorApplication,
-    settings: OperatorSettings,
-    stop: asyncio.Event,
-    stopping: asyncio.Task[bool],
+    app: OperatorApplication, stop: asyncio.Event, stopping: asyncio.Task[bool]
 ) -> None:
-    """Run kopf until `stop`, until it fails, or until there is a kind that it does not watch.
+    """Run kopf until `stop`, or until it fails.
 
     At its end kopf waits 5 s for every task that was started after it: also for an open scrape of our
     metrics, so the HTTP server is closed first, and for its own tasks if they were still listing.
     """
     unwatch = asyncio.Event()
-    outdated = asyncio.create_task(app.informer.outdated.wait())
     earlier = asyncio.all_tasks()
+    registry, settings = kopf.OperatorRegistry(), _settings(app.informer)
+    kopf.on.login(registry=registry)(_login)
     tasks = await kopf.spawn_tasks(
-        registry=_registry(app),
-        settings=_settings(app.informer.present),
-        clusterwide=settings.namespaces is None,
-        namespaces=settings.namespaces or (),
+        registry=registry,
+        settings=settings,
+        clusterwide=True,
         # Peering is off, but without an identity kopf asks for the user's name, which a pod lacks.
         identity=cast("Any", "enginewright"),  # kopf does not export the type
         stop_flag=unwatch,
     )
     _on_signals(stop)  # kopf has replaced the handlers
-    watching = asyncio.create_task(kopf.run_tasks(tasks, ignored=earlier))
-    await asyncio.wait((watching, stopping, outdated), return_when=asyncio.FIRST_COMPLETED)
-    outdated.cancel()
-    if app.informer.outdated.is_set():
-        message = "the cluster has a kind of objects that is not watched: exiting, to start again"
-        logging.getLogger(__name__).info(message)
-        stop.set()
+    following = asyncio.create_task(_follow_all(app.informer, settings), name="watches")
+    watching = asyncio.create_task(kopf.run_tasks([*tasks, following], ignored=earlier))
+    await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not watching.done():
         for name in (
             "kopf",
@@ -115,24 +111,41 @@ async def _watch(
         await watching
 
 
+async def _follow_all(informer: Informer, settings: kopf.OperatorSettings) -> None:
+    """List and watch everything once that is wanted: one kind after the other, as each listing takes memory."""
+    await informer.wanted.wait()
+    async with asyncio.TaskGroup() as group:
+        for place in informer.places:
+            group.create_task(_follow(informer, settings, place))
+            await informer.wait_listed(place)
+
+
+async def _follow(informer: Informer, settings: kopf.OperatorSettings, place: WatchedPlace) -> None:
+    """Pass on what kopf lists and watches, without end."""
+    kind = place.watch.resource
+    resource = kopf.Resource(kind.group, kind.version, kind.plural, namespaced=kind.namespaced)
+    while True:
+        try:
+            async for event in infinite_watch(
+                settings=settings, resource=resource, namespace=cast("Any", place.namespace)
+            ):
+                if event is Bookmark.LISTED:
+                    informer.on_listed(place)
+                elif event["type"] != "BOOKMARK":
+                    is_deleted = event["type"] == "DELETED"
+                    informer.on_event(kind, cast("Any", event["object"]), deleted=is_deleted)
+        except (APIError, WatchingError, ClientError, TimeoutError) as error:
+            is_missing = isinstance(error, APIError) and error.status == _NOT_FOUND
+            message = error.message if isinstance(error, APIError) else None
+            why = message or str(error) or type(error).__name__
+            wait = informer.on_failed(place, why, is_missing=is_missing)
+            await asyncio.sleep(wait)
+
+
 def _on_signals(stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-
-
-def _registry(app: OperatorApplication) -> kopf.OperatorRegistry:
-    async def handle(event: Any, param: Any = None, **_kwargs: Any) -> None:  # noqa: ANN401 - kopf's
-        if event["type"] is None:  # from a list, with which each watch begins
-            app.informer.watch_restarted()
-        app.router.event(param, event["object"], deleted=event["type"] == "DELETED")
-
-    registry = kopf.OperatorRegistry()
-    kopf.on.login(registry=registry)(_login)
-    for resource in (watch.resource for watch in app.informer.present):
-        place = (resource.group, resource.version, resource.plural)
-        kopf.on.event(*place, id=resource.plural, param=resource, registry=registry)(handle)
-    return registry
 
 
 async def _login(**_kwargs: Any) -> kopf.ConnectionInfo:  # noqa: ANN401 - kopf's
@@ -151,40 +164,20 @@ async def _login(**_kwargs: Any) -> kopf.ConnectionInfo:  # noqa: ANN401 - kopf'
     )
 
 
-class _NoDifferences(kopf.AnnotationsDiffBaseStorage):
-    """Keeps nothing of objects: kopf copies each of them several times, for handlers that we do not have."""
-
-    @override
-    def fetch(self, **_kwargs: Any) -> None:
-        return None
-
-    @override
-    def build(self, **_kwargs: Any) -> kopf.BodyEssence:
-        return cast("kopf.BodyEssence", {})
-
-
-class _NoProgress(kopf.AnnotationsProgressStorage):
-    @override
-    def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
-        return essence
-
-
-def _settings(watched: tuple[Watch, ...]) -> kopf.OperatorSettings:
+def _settings(informer: Informer) -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
-    settings.persistence.diffbase_storage = _NoDifferences()
-    settings.persistence.progress_storage = _NoProgress()
     settings.scanning.disabled = True  # kinds and namespaces are fixed: less RBAC, no CRD watch
     settings.peering.standalone = True  # no peering CRD
     settings.posting.enabled = False  # our recorder writes Events
-    settings.queueing.worker_limit = None  # handlers take microseconds; our queues set the bound
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 330
     settings.watching.connect_timeout = 30
-    settings.watching.chunk_size = 200  # objects, each of them held until its worker ends
-    settings.queueing.idle_timeout = 0.05  # seconds after which it does
+    settings.watching.chunk_size = (
+        200  # objects, which may take 20 MiB until the next ones are there
+    )
     settings.networking.request_timeout = 30
     settings.networking.error_backoffs = (1, 2, 4)  # the default also waits 54 s on a 403
-    for watch in watched:
+    for watch in informer.watched:
         key = (watch.resource.group, watch.resource.version, watch.resource.plural)
         if watch.labels:
             settings.watching.label_selectors[key] = watch.labels

@@ -35,9 +35,9 @@ def _end(code: int) -> NoReturn:
 
 def _run() -> None:
     try:
-        from enginewright_cli.app import app  # noqa: PLC0415 - the operator's image has no Typer
+        from enginewright_cli.app import run  # noqa: PLC0415 - the operator's image has no Typer
     except ImportError as error:
         missing = f"enginewright needs {error.name}, which is not installed"
         print(f"{missing}; {installing.remedy('cli')}", file=sys.stderr)
         sys.exit(2)
-    app(prog_name="enginewright")
+    sys.exit(run())

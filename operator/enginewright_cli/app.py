@@ -1,10 +1,12 @@
 """The command tree. To add a command, write a function in its own package and register it here."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
+from typer._click.exceptions import UsageError
 from typer.core import TyperGroup
 from typing_extensions import override
 
@@ -12,7 +14,8 @@ if TYPE_CHECKING:
     from typer._click.core import Command, Context
 
 _OPTIONS: Final[dict[str, Any]] = {
-    "add_completion": False,
+    "add_completion": False,  # of the whole command line alone
+    "rich_markup_mode": None,  # plain: frames would break sentences in two in a log
     "pretty_exceptions_enable": False,  # expected errors are messages; a bug has Python's traceback
 }
 
@@ -35,11 +38,29 @@ class _Lazy(TyperGroup):
         single.command(cmd_name)(getattr(import_module(module), name))
         return typer.main.get_command(single)
 
+    @override
+    def resolve_command(
+        self, ctx: "Context", args: list[str]
+    ) -> "tuple[str | None, Command | None, list[str]]":
+        name, commands = args[0], self.list_commands(ctx)
+        if name not in commands and not name.startswith("-"):
+            near = get_close_matches(name, commands, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"write one of {', '.join(commands)}"
+            ctx.fail(f"No such command {name!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
 
 class _Commands(_Lazy):
     functions: ClassVar[Mapping[str, str]] = {
         "preflight": "enginewright_cli.preflight.command:preflight",
+        "describe": "enginewright_cli.describe.command:describe",
+        "serve": "enginewright_cli.serve.command:serve",
+        "upload": "enginewright_cli.upload.command:upload",
         "plan": "enginewright_cli.plan.command:plan",
+        **{
+            name: f"enginewright_cli.diagnose.commands:{name}"
+            for name in ("explain", "placement", "diff", "logs", "bundle", "watch")
+        },
         "rollback": "enginewright_cli.rollout.commands:rollback",
         "status": "enginewright_cli.rollout.status_command:status",
         "promote": "enginewright_cli.rollout.commands:promote",
@@ -68,11 +89,12 @@ app: Final = typer.Typer(
     cls=_Commands,
     help="Check ONNX models, plan and control their rollout, and inspect engines and stores.",
     no_args_is_help=True,
-    **_OPTIONS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    **{**_OPTIONS, "add_completion": True},
 )
-engine: Final = typer.Typer(cls=_EngineCommands, no_args_is_help=True)
+engine: Final = typer.Typer(cls=_EngineCommands, no_args_is_help=True, **_OPTIONS)
 app.add_typer(engine, name="engine")
-store: Final = typer.Typer(cls=_StoreCommands, no_args_is_help=True)
+store: Final = typer.Typer(cls=_StoreCommands, no_args_is_help=True, **_OPTIONS)
 app.add_typer(store, name="store")
 
 
@@ -105,3 +127,15 @@ def root(
     ] = False,
 ) -> None:
     """Check ONNX models, plan and control their rollout, and inspect engines and stores."""
+
+
+def run() -> int:
+    """Run the command line; return its exit code."""
+    try:
+        code: int | None = app(prog_name="enginewright", standalone_mode=False)
+    except UsageError as error:
+        from enginewright_cli.reporting import WRONG_USAGE  # noqa: PLC0415 - heavy
+
+        error.show()
+        return WRONG_USAGE
+    return code or 0

@@ -1,6 +1,6 @@
 """Arguments and options that several commands have."""
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
@@ -14,4 +14,10 @@ Context: TypeAlias = Annotated[
 ]
 Json: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print JSON, as docs/reference/commands.md describes.")
+]
+Format: TypeAlias = Annotated[
+    Literal["json", "yaml"] | None,
+    typer.Option(
+        "--output", "-o", help="Print JSON or YAML, as docs/reference/commands.md describes."
+    ),
 ]

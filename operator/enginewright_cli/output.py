@@ -5,19 +5,23 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from enginewright_contract.base import Message
 from rich.console import Console
 from rich.table import Table
 
-_PLAIN_WIDTH: Final = 160  # columns, where standard output is not a terminal
+_UNWRAPPED: Final = (
+    1 << 20
+)  # columns, where standard output is not a terminal: no line is broken in two
 
 
 def render(show: Callable[[Console], None]) -> str:
     """Return what `show` prints, with colours on a terminal only, without the final newline."""
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    console = Console(width=None if is_terminal else _PLAIN_WIDTH)
+    console = Console(width=None if is_terminal else _UNWRAPPED)
     with console.capture() as captured:
         show(console)
-    return captured.get().removesuffix("\n")
+    text = captured.get().removesuffix("\n")
+    return text if is_terminal else "\n".join(line.rstrip() for line in text.split("\n"))
 
 
 def table(*names: str, no_wrap: bool = False) -> Table:
@@ -37,6 +41,17 @@ def print_message(console: Console, text: str, *, failed: bool = False) -> None:
 def print_error(command: str, message: str) -> None:
     """Print why a command failed."""
     print_message(Console(stderr=True), f"enginewright {command}: {message}", failed=True)
+
+
+def write_message(message: Message, chosen: str | None, show: Callable[[Console], None]) -> None:
+    """Write a message as `chosen`, json or yaml; by default as text for people."""
+    if chosen == "yaml":
+        import yaml  # noqa: PLC0415 - takes a while
+
+        document = message.model_dump(mode="json", exclude_none=True)
+        write(yaml.safe_dump(document, sort_keys=False, allow_unicode=True).removesuffix("\n"))
+    else:
+        write(message.to_json() if chosen == "json" else render(show))
 
 
 def write(text: str) -> None:

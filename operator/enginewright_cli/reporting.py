@@ -11,6 +11,7 @@ from enginewright_cli.formatting import visible
 
 REFUSED: Final = 1
 NOT_CARRIED_OUT: Final = 2
+WRONG_USAGE: Final = 64  # EX_USAGE of sysexits.h
 INTERRUPTED: Final = 130
 
 
@@ -18,6 +19,12 @@ class CommandError(Exception):
     """A command cannot be carried out; the message states the cause and the remedy."""
 
     code: int = NOT_CARRIED_OUT
+
+
+class WrongUsage(CommandError):  # noqa: N818 - names what happened
+    """What was typed cannot be carried out anywhere; the message states what to write instead."""
+
+    code = WRONG_USAGE
 
 
 class Refused(CommandError):  # noqa: N818 - names what happened

@@ -31,6 +31,7 @@ class Message(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="ignore",
+        defer_build=True,
         # a field `schema` has an alias, because pydantic's models have a method of this name
         validate_by_name=True,
         validate_by_alias=True,

@@ -6,6 +6,8 @@ was replaced while serving is detected. The sidecar compares it with the manifes
 
 from typing import Final
 
+from pydantic import Field
+
 from enginewright_contract.base import Message
 from enginewright_contract.processors import Processor
 from enginewright_contract.reasons import Reason
@@ -46,6 +48,21 @@ class Baseline(Message):
     p99: float | None = None
     samples: int  # runs
     shapes: str | None = None  # "opt", or the name of a golden sample
+
+
+class StartTimes(Message):
+    """What a server measured of its model when it started, for pods of the same revision that start later.
+
+    A server repeats no measurement that these confirm, so wrong ones cost no more than the repetitions. They prove nothing
+    about outputs: of that every server has its own proofs.
+    """
+
+    batches: dict[int, dict[int, float]] = Field(default_factory=dict)
+    """Seconds of a run by its rows, by elements of a row."""
+    gains: dict[int, float] = Field(default_factory=dict)
+    """Factor of the rate by number of runs at a time."""
+    usual: Baseline | None = None
+    """The baseline, in what a pod is given; a report has it beside these."""
 
 
 class ComputeBucket(Message):
@@ -125,5 +142,7 @@ class Execution(Message):
     """How requests of different lengths run together: dimension and value by input, dimensions of outputs that are cut, the longest such length, and the inputs of which no row may be padding alone. Absent: they do not."""
     usual: Baseline | None = None
     """p50, p90 and p99 of the usual shapes, measured before the pod was ready."""
+    times: StartTimes | None = None
+    """What else was measured then, of batches and of several runs at a time."""
     steps: tuple[ExecutedStep, ...] = ()
     """Steps of spec.processing in their order, with the digests of their files."""

@@ -26,6 +26,7 @@ PROVIDERS: Final = {
 OPENVINO_IN_WHEEL: Final = {"1.24.1": "2025.4.1"}
 COMPILED_BACKENDS: Final = frozenset({"tensorrt", "tensorrt-rtx"})  # those that need an engine
 DEVICE_BACKENDS: Final = COMPILED_BACKENDS | {"cuda"}  # those that need a GPU
+CPU_BACKENDS: Final = ("openvino", "cpu")  # in the order of the class that the chart creates
 
 # for the backends in `ImageFacts.unusable`
 UNUSABLE_REMEDY: Final = "build the image with the required version (docs/images.md)"

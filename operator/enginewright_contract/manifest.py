@@ -13,6 +13,7 @@ MODEL_NAME: Final = "model.onnx"  # name of every .onnx file after fetch
 MANIFEST_NAME: Final = "manifest.json"
 LARGEST_MANIFEST: Final = 16 << 20  # bytes
 MANIFEST_VERSION: Final = 1
+LEAST_RUNS: Final = {50: 3, 90: 20, 99: 100}  # fewest runs for a percentile
 
 
 class ArtifactFile(Message):
@@ -144,6 +145,11 @@ class Latency(Message):
     """Peak device memory; absent: no device."""
     warm_up_runs: int | None = None
     """Number of runs until two in a row took about the same time."""
+
+    @property
+    def shows_p99(self) -> bool:
+        """Return whether there were enough runs for the 99th percentile to be more than the slowest of them."""
+        return self.samples >= LEAST_RUNS[99]
 
 
 class BackendLatency(Message):

@@ -46,6 +46,7 @@ TOKENS_PATH: Final = "/run/enginewright/tokens"  # spec.serving.auth, one file p
 TLS_PATH: Final = "/run/enginewright/tls"  # spec.serving.tls: tls.crt and tls.key
 RELEASE_FILE: Final = "release"
 SHADOW_FILE: Final = "shadow"
+TIMES_FILE: Final = "start-times"
 HTTP_PORT: Final = 8080
 GRPC_PORT: Final = 8001  # Triton's default
 LIVE_PATH: Final = "/v2/health/live"  # of the Open Inference Protocol

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator
 
 from enginewright_contract.base import Message
-from enginewright_contract.execution import Baseline
+from enginewright_contract.execution import Baseline, StartTimes
 from enginewright_contract.reasons import Reason, reason_named
 from enginewright_contract.report import Finding
 from enginewright_contract.task import Policy
@@ -17,6 +17,9 @@ from enginewright_contract.task import Policy
 # that no pod stays unready after the operator has ended.
 RELEASE_ANNOTATION: Final = "enginewright.dev/release-until"
 RELEASE_SECONDS: Final = 600  # from now when written; a pod ignores a later time
+# What pods of the same revision and class measured at their start. The operator sets it on pods that have not started, from
+# what the sidecars of admitted pods report.
+TIMES_ANNOTATION: Final = "enginewright.dev/start-times"
 
 
 class Check(StrEnum):
@@ -157,6 +160,8 @@ class Verdict(Message):
     """Nodes that run elsewhere, see below; absent: unknown."""
     baseline: Baseline | None = None
     """p50, p90 and p99 of the usual shapes, in model time, with shapes and runs; absent: not measured."""
+    times: StartTimes | None = None
+    """What the server measured at its start, for pods of the same revision; absent until the pod is admitted."""
     parity_max_abs_error: float | None = None
     """Largest absolute error in the last responses to the golden samples."""
     accepted: str = ""

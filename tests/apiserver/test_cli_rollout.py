@@ -215,7 +215,7 @@ def test_wrong_arguments_are_refused(desk: Desk) -> None:
     assert f"not found in namespace {desk.namespace.name}; existing: m" in shown
     code, shown = desk.run("pause", NAME, "--context", "nosuch")
     assert (code, "nosuch" in shown) == (2, True), shown
-    assert desk.run("rollback")[0] == 2
+    assert desk.run("rollback")[0] == 64
 
 
 def test_a_context_is_chosen(desk: Desk, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import ssl
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,11 +140,40 @@ def test_upgrade_brings_the_new_schema_and_leaves_the_administrators_class(
     backends = {"spec": {"backends": ["cpu"]}}
     home.kubectl("patch", "aclass", "cpu", "--type=merge", "--patch", json.dumps(backends))
     before = home.get("aclass", "cpu")["metadata"]["uid"]
-    helm("upgrade", "enginewright", str(CHART), *IMAGES)
+    helm("upgrade", "enginewright", str(CHART), *IMAGES, "--set=apiPriority.create=true")
     after = home.get("aclass", "cpu")
     assert after["spec"]["backends"] == ["cpu"]
     assert after["metadata"]["uid"] == before
     eventually(lambda: home.kubectl("explain", "inferencemodel.spec.shapes.min"), 30)
+
+
+@pytest.mark.parametrize(
+    ("path", "flow", "level"),
+    [
+        ("/api/v1/nodes", "enginewright", "enginewright"),
+        ("/apis/coordination.k8s.io/v1/leases", "enginewright-leases", "leader-election"),
+    ],
+)
+def test_the_api_server_has_the_operators_requests_at_the_charts_levels(
+    home: Namespace, path: str, flow: str, level: str
+) -> None:
+    uids = {
+        home.get("flowschema", flow)["metadata"]["uid"],
+        home.get("prioritylevelconfiguration", level)["metadata"]["uid"],
+    }
+    document = yaml.safe_load(home.kubeconfig.read_text())
+    cluster = document["clusters"][0]["cluster"]
+    context = ssl.create_default_context(cafile=cluster["certificate-authority"])
+    handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+    authorization = {"Authorization": f"Bearer {home.token('enginewright')}"}
+    request = urllib.request.Request(f"{cluster['server']}{path}", headers=authorization)
+
+    def is_taken() -> bool:
+        with urllib.request.build_opener(*handlers).open(request, timeout=10) as response:
+            levels = {value for name, value in response.headers.items() if "-pf-" in name.lower()}
+        return levels == uids
+
+    eventually(is_taken, 30, f"{path} at level {level}")
 
 
 # event: Operator | the operator is uninstalled | all pods | the chart's notes

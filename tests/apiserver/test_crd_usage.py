@@ -197,8 +197,9 @@ def get_scale(namespace: Namespace) -> dict[str, Any]:
 def table(text: str) -> list[dict[str, str]]:
     """Return the rows of `kubectl get` by column; cells are cut where the header's words begin."""
     header, *lines = text.splitlines()
-    names = header.split()
-    starts = [header.index(name) for name in names]
+    names, starts = zip(
+        *((match[0], match.start()) for match in re.finditer(r"\S+", header)), strict=True
+    )
     ends = [*starts[1:], None]
     return [
         {
@@ -309,6 +310,7 @@ def test_columns(namespace: Namespace) -> None:
         "NAME": "resnet50",
         "READY": "True",
         "REASON": "Serving",
+        "STAGE": "",
         "BACKEND": "openvino",
         "PLACEMENT": "97% OpenVINO",
         "CLASSES": "a100-80gb 2/2, l4 4/4",

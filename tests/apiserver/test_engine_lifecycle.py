@@ -89,7 +89,7 @@ def test_an_unchanged_engine_costs_nothing_even_after_a_restart(world: EngineWor
     with world.operator() as operator:
         operator.wait_ready()
         world.build()
-        operator.wait_relisted().wait_quiet()
+        operator.wait_quiet()
         writes, reads, passes = operator.writes(), operator.reads(), operator.engine_passes()
         assert writes <= 16
         world.user.kubectl("annotate", "ieng", ENGINE, "example.com/note=1")
@@ -274,7 +274,7 @@ def test_models_that_share_an_engine_are_recorded_by_it_and_build_it_once(
         header, row = world.user.kubectl("get", "ieng", "-o", "wide").splitlines()
         assert header.split()[-3:] == ["USERS", "LAST", "USED"]
         assert row.split()[-2] == "2"
-        operator.wait_relisted().wait_quiet()
+        operator.wait_quiet()
         writes, passes = operator.writes(), operator.engine_passes()
         world.user.kubectl("annotate", "ieng", world.name, "example.com/note=1")
         wait_engine_pass(operator, passes)

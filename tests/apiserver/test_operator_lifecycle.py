@@ -93,7 +93,7 @@ def test_from_a_manifest_to_a_model_that_serves(world: World) -> None:
 def test_an_unchanged_model_costs_nothing_even_after_a_restart(world: World) -> None:
     with world.operator() as operator:
         world.bring_up(operator)
-        operator.wait_relisted().wait_quiet()
+        operator.wait_quiet()
         writes, reads, passes = operator.writes(), operator.reads(), operator.passes()
         versions = world.versions()
 

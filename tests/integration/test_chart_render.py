@@ -540,6 +540,23 @@ def test_an_administrators_priority_class_takes_precedence(create: bool) -> None
     assert len(of_kind(objects, "PriorityClass")) == create
 
 
+def test_the_operators_requests_have_a_level_of_their_own_where_that_is_wanted() -> None:
+    assert not of_kind(render(IMAGES), "FlowSchema")
+    objects = render({**IMAGES, "apiPriority": {"create": True}}, "staging")
+    (level,) = of_kind(objects, "PriorityLevelConfiguration")
+    flows = sorted(
+        of_kind(objects, "FlowSchema"), key=lambda flow: flow["spec"]["matchingPrecedence"]
+    )
+    account = one(objects, "ServiceAccount")["metadata"]["name"]
+    levels = [flow["spec"]["priorityLevelConfiguration"]["name"] for flow in flows]
+    assert levels == ["leader-election", level["metadata"]["name"]]
+    assert level["spec"]["limited"]["nominalConcurrencyShares"] == 20
+    for flow in flows:
+        (rule,) = flow["spec"]["rules"]
+        (subject,) = rule["subjects"]
+        assert subject["serviceAccount"] == {"name": account, "namespace": "home"}
+
+
 def test_pod_values_arrive() -> None:
     objects = render(FULL)
     spec = pod(objects)
@@ -623,6 +640,7 @@ def test_releases_do_not_share_names() -> None:
         ({**IMAGES, "imagePullSecrets": ["registry"]}, "/imagePullSecrets/0"),
         ({**IMAGES, "jobsPriorityClass": {"create": "no"}}, "/jobsPriorityClass/create"),
         ({**IMAGES, "jobsPriorityClass": {"value": -1}}, "'value' not allowed"),
+        ({**IMAGES, "apiPriority": {"shares": 0}}, "/apiPriority/shares"),
     ],
 )
 def test_bad_values_are_refused(values: Object, sentence: str) -> None:

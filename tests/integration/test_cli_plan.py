@@ -118,7 +118,6 @@ def test_other_ways_not_to_come_to_a_plan(desk: Desk) -> None:
         (("-f", "gone.yaml", "--offline"), "gone.yaml: No such file or directory"),
         (("-f", name, "--facts", "gone.yaml"), "gone.yaml: No such file or directory"),
         (("-f", name, "--facts", name), "images: Field required"),
-        (("-f", name, "--facts", name, "--offline"), "give --offline or --facts, not both"),
         (("-f", name, "--offline", "--save-facts", "no/x.yaml"), "No such file or directory"),
     ):
         done = plan(desk, *arguments)

@@ -56,10 +56,13 @@ def test_models_are_counted_by_condition_when_asked() -> None:
     assert 'enginewright_models{condition="Ready",status="Unknown"} 0.0' in text
 
 
-def not_ready(number: int, reason: str, *, stalled: bool = False) -> dict[str, Any]:
+def not_ready(
+    number: int, reason: str, *, stalled: bool = False, serves: bool = False
+) -> dict[str, Any]:
     conditions = [
         {"type": "Ready", "status": "False", "reason": reason},
         {"type": "Stalled", "status": str(stalled)},
+        {"type": "Available", "status": str(serves)},
     ]
     metadata = {"name": f"m{number:03}", "namespace": "shop", "resourceVersion": "1"}
     return {"metadata": metadata, "status": {"conditions": conditions}}
@@ -76,7 +79,7 @@ def test_models_that_are_not_ready_are_named_stalled_ones_first_and_no_more_than
     unheard = {"metadata": {"name": "unheard", "namespace": "shop", "resourceVersion": "1"}}
     models = [ready, leaving, unheard, not_ready(2, "Suspended", stalled=True)]
     models += [not_ready(number, "RollingOut") for number in range(3, NAMED_MODELS + 3)]
-    models.append(not_ready(900, "DriverMissing", stalled=True))
+    models.append(not_ready(900, "DriverMissing", stalled=True, serves=True))
     for model in models:
         cache.observe(INFERENCE_MODELS, model)
     lines = [
@@ -86,7 +89,11 @@ def test_models_that_are_not_ready_are_named_stalled_ones_first_and_no_more_than
     ]
     assert len(lines) == NAMED_MODELS
     first, *others = lines
-    assert 'model="m900",model_namespace="shop",reason="DriverMissing",stalled="true"' in first
+    labels = (
+        'model="m900",model_namespace="shop",reason="DriverMissing",serves="true",stalled="true"'
+    )
+    assert labels in first
+    assert all('serves="false"' in line for line in others)
     assert 'model="unheard"' not in "".join(others), "the last of those that are on their way"
     assert not [line for line in lines if "m000" in line or "m001" in line or "Suspended" in line]
     # left out: one that rolls out, the one not heard of and the suspended one

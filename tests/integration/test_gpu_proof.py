@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import struct
 import sys
@@ -227,49 +226,6 @@ def test_everything_is_packed_for_the_machine(tmp_path: Path) -> None:
     assert {"onnxruntime_gpu", "tensorrt_cu12_bindings"} <= index.versions.keys()
 
 
-def test_results_become_the_page(tmp_path: Path) -> None:
-    document = {
-        "date": "2026-01-02",
-        "machine": {"devices": ["NVIDIA X, 580.1, 81559 MiB, 9.0"], "python": "3.12.3"},
-        "versions": {"onnxruntime_gpu": "1.31.1"},
-        "steps": {
-            "model-magika-source": {
-                "group": "cuda",
-                "about": "a real model",
-                "status": "passed",
-                "figures": {
-                    "ready_seconds": 3.9,
-                    "usual": {"p50": 0.0008},
-                    "fallback": {"nodes_total": 83, "nodes_elsewhere": 0},
-                    "parity_max_abs_error": 8.1e-4,
-                    "load": {"requests_per_second": 523.7},
-                },
-            },
-            "whole-fallback": {
-                "group": "cuda",
-                "about": "hidden | libraries",
-                "status": "failed",
-                "message": "ready without CUDA's libraries",
-            },
-        },
-    }
-    results, page = tmp_path / "results.json", tmp_path / "gpu.md"
-    results.write_text(json.dumps(document))
-    page.write_text(
-        "# On a GPU\n\n<!-- hack/gpu-proof: results -->\nold\n<!-- /hack/gpu-proof -->\nend\n"
-    )
-    report.write([results], page)
-    text = page.read_text()
-    assert text.startswith("# On a GPU\n")
-    assert text.endswith("<!-- /hack/gpu-proof -->\nend\n")
-    assert "old" not in text
-    assert "| model-magika-source | passed | 83 / 0 | 3.9 s | 0.80 ms | 8.1e-04 | 523.7 |" in text
-    assert "| hidden / libraries | failed | ready without CUDA's libraries |" in text
-    page.write_text("# Another page\n")
-    with pytest.raises(pieces.PieceError, match="has no line"):
-        report.write([results], page)
-
-
 def test_a_step_that_was_not_run_keeps_its_result_of_an_earlier_run(tmp_path: Path) -> None:
     page, paths = tmp_path / "gpu.md", []
     machine_ = {"devices": ["NVIDIA X, 580.1, 81559 MiB, 9.0"], "python": "3.12.3"}
@@ -299,39 +255,3 @@ def test_a_step_that_was_not_run_keeps_its_result_of_an_earlier_run(tmp_path: Pa
     paths[0].write_text(paths[0].read_text().replace("580.1", "590.2"))
     with pytest.raises(pieces.PieceError, match=r"580\.1.* not of .*590\.2.*: report it alone"):
         report.write(paths, page)
-
-
-def test_the_incident_is_drawn(tmp_path: Path) -> None:
-    metrics = {"enginewright_fallback_nodes": 0.0}
-    document = {
-        "date": "2026-01-02",
-        "machine": {"devices": ["NVIDIA X, 580.1, 81559 MiB, 9.0"], "python": "3.12.3"},
-        "versions": {},
-        "steps": {
-            "incident": {
-                "group": "cuda",
-                "about": "the incident",
-                "status": "passed",
-                "figures": {
-                    "plain": {"on the device": {"p50_ms": 2.0}, "CUDA's libraries missing": {"p50_ms": 100.0}},
-                    "factors": {"on the device": 1.0, "CUDA's libraries missing": 50.0},
-                    "before": {"ready": True, "metrics": metrics, "failed": {}},
-                    "after": {
-                        "ready": False,
-                        "metrics": {"enginewright_fallback_nodes": 12.0},
-                        "failed": {"placement": "NodeFallback"},
-                    },
-                },
-            }
-        },
-    }  # fmt: skip
-    results, page, figure = tmp_path / "r.json", tmp_path / "page.md", tmp_path / "figure.svg"
-    results.write_text(json.dumps(document))
-    page.write_text("<!-- hack/gpu-proof: results -->\n<!-- /hack/gpu-proof -->\n")
-    report.write([results], page, figure)
-    texts = re.findall(r">([^<]*)</text>", figure.read_text())
-    assert "100.0 ms (50x)" in texts
-    place = texts.index("enginewright_fallback_nodes")
-    assert texts[place + 1 : place + 3] == ["0", "12"]
-    place = texts.index("ready")
-    assert texts[place + 1 : place + 3] == ["yes", "no"]

@@ -115,6 +115,17 @@ async def test_apply_status_goes_to_the_subresource(setup: Setup) -> None:
     )
 
 
+async def test_a_log_is_text_and_its_refusal_a_reason(setup: Setup) -> None:
+    setup.server.answers = [web.Response(body=b"{not JSON\n\xff"), refuse(403, "no log for you")]
+    log = await setup.client.read_log("ns", "p", "convert", tail=5, previous=True)
+    assert log == "{not JSON\n\ufffd"
+    ((_, path, query, _),) = setup.server.requests
+    assert path == "/api/v1/namespaces/ns/pods/p/log"
+    assert query == {"container": "convert", "tailLines": "5", "previous": "true"}
+    with pytest.raises(Forbidden, match="no log for you"):
+        await setup.client.read_log("ns", "p", "convert", tail=5)
+
+
 async def test_a_patch_merges(setup: Setup) -> None:
     setup.server.answers = [ok(kind="InferenceModel")]
     changes = {"metadata": {"annotations": {"kept": "x", "removed": None}}}
@@ -229,7 +240,7 @@ async def test_requests_are_counted_and_timed(setup: Setup) -> None:
     sample = setup.registry.get_sample_value
     assert sample("rest_client_requests_total", {"method": "GET", "code": "200"}) == 1
     assert sample("rest_client_requests_total", {"method": "GET", "code": "404"}) == 1
-    assert sample("rest_client_request_duration_seconds_count", {"method": "GET"}) == 2
+    assert sample("rest_client_request_duration_seconds_count", {"verb": "GET"}) == 2
 
 
 async def test_warnings_of_the_server_are_reported_once(

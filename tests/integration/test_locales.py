@@ -77,7 +77,9 @@ def test_a_locale_that_the_image_has_not_is_refused_by_name(tmp_path: Path) -> N
 
 
 def test_preflight_has_the_image_s_locales_on_any_machine(desk: Desk) -> None:
-    code, reported = desk.run_json(desk.save(upper_case(None)), "--target", "cpu")
+    code, reported = desk.run_json(
+        desk.save(upper_case(None)), "--target", "cpu", "--backend", "cpu"
+    )
     assert (code, reported["targets"]["cpu"]["verdict"]) == (0, "pass"), reported["findings"]
 
 

@@ -1,6 +1,6 @@
 """Results of models that have not changed: what they depend on, and that nothing hinders a run."""
 
-from enginewright_runtime.prepare.fetch.stage import external_locations
+from enginewright_runtime.prepare.fetch.locations import external_locations
 
 from tests.support import broken_models as broken
 from tests.support.preflight_runs import Desk

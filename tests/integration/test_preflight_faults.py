@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import onnx
 import pytest
@@ -21,7 +22,7 @@ from tests.support.programs import run_program
 from tests.support.waiting import until
 from tests.unit.test_sources_archive import zip_files
 
-CPU = ("--target", "cpu")
+CPU = ("--target", "cpu", "--backend", "cpu")
 HEADER = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'  # of a safetensors file
 
 
@@ -230,24 +231,24 @@ def test_a_crash_in_the_middle(
 
 
 @pytest.mark.parametrize(
-    ("name", "wording"),
+    ("name", "wording", "code"),
     [
-        ("link.onnx", "link.onnx: dangling link to gone.onnx"),
-        ("pipe.onnx", "pipe.onnx: neither a file nor a folder"),
-        ("/dev/zero", "/dev/zero: neither a file nor a folder"),
-        ("empty.onnx", "the source is not a model: it is empty"),
-        ("text.onnx", "is not an ONNX model, or is truncated"),
-        ("folder.onnx", "has 0 .onnx files"),
+        ("link.onnx", "link.onnx: dangling link to gone.onnx", 64),
+        ("pipe.onnx", "pipe.onnx: neither a file nor a folder", 64),
+        ("/dev/zero", "/dev/zero: neither a file nor a folder", 64),
+        ("empty.onnx", "the source is not a model: it is empty", 1),
+        ("text.onnx", "is not an ONNX model, or is truncated", 1),
+        ("folder.onnx", "has 0 .onnx files", 2),
     ],
 )
-def test_an_unreadable_path(desk: Desk, name: str, wording: str) -> None:
+def test_an_unreadable_path(desk: Desk, name: str, wording: str, code: int) -> None:
     (desk.root / "link.onnx").symlink_to("gone.onnx")
     os.mkfifo(desk.root / "pipe.onnx")
     (desk.root / "empty.onnx").touch()
     (desk.root / "text.onnx").write_text("This is a note.\n")
     (desk.root / "folder.onnx").mkdir()
     done = desk.run(desk.root / name, *CPU)
-    assert done.returncode == 2
+    assert done.returncode == code
     assert wording in " ".join((done.stderr + done.stdout).split())
 
 
@@ -284,8 +285,12 @@ def write_others(folder: Path) -> dict[str, str]:
 
 def test_files_and_folders_that_are_no_models_are_named(desk: Desk) -> None:
     wordings = write_others(desk.root)
-    code, reported = desk.run_json(*wordings, *CPU)
-    assert code == 2
+    code, reported = desk.run_json(*wordings, *CPU, "--junit", "junit.xml")
+    assert (code, reported["verdict"]) == (1, "fail")
+    verdicts = {model["source"]: model["verdict"] for model in reported["models"]}
+    assert verdicts == dict.fromkeys(wordings, "fail") | {"empty": "unknown"}
+    suites = ET.parse(desk.root / "junit.xml").getroot()  # noqa: S314 - ours
+    assert (suites.get("failures"), suites.get("errors")) == (str(len(wordings) - 1), "1")
     causes = {model["source"]: model["findings"][0]["message"] for model in reported["models"]}
     assert causes.keys() == wordings.keys()
     assert {

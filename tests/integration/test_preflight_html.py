@@ -108,7 +108,7 @@ def test_the_page_has_the_findings(shown: Loaded) -> None:
         "[n, 3, ?, 640]",
         "and 100 more",  # 140 nodes of a finding, 40 of them named
         "9 more operators (and 99 that are not listed)",
-        "Not measured (no device, or verdict fail): openvino.",
+        "Not measured (no device, or it does not run): openvino.",
     ):
         assert wording in text
     assert shown.page.evaluate("document.title") == "detector.onnx: fail (preflight)"

@@ -40,7 +40,7 @@ def finding(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_sample_is_checked_and_served(desk: Desk, tmp_path: Path) -> None:
-    arguments = (text_steps.MODEL, "--target=cpu", BEFORE, AFTER, *EXTENSION, SENT)
+    arguments = (text_steps.MODEL, "--target=cpu", "--backend=cpu", BEFORE, AFTER, *EXTENSION, SENT)
     code, document = desk.run_json(*arguments)
     assert code == 0, document
     assert document["verdict"] == "pass"
@@ -66,6 +66,7 @@ def test_a_configuration_has_the_steps(desk: Desk) -> None:
         [[models]]
         path = "{text_steps.MODEL}"
         targets = ["cpu"]
+        backend = "cpu"
         before = ["{text_steps.TOKENIZER}"]
         after = ["{text_steps.VERDICT}"]
         extensions = ["ONNXRuntimeExtensions"]
@@ -93,7 +94,13 @@ def failing() -> onnx.ModelProto:
 def test_a_request_that_a_step_fails_on_fails_the_target(desk: Desk) -> None:
     onnx.save(failing(), desk.root / "failing.onnx")
     code, document = desk.run_json(
-        text_steps.MODEL, "--target=cpu", BEFORE, "--after=failing.onnx", *EXTENSION, SENT
+        text_steps.MODEL,
+        "--target=cpu",
+        "--backend=cpu",
+        BEFORE,
+        "--after=failing.onnx",
+        *EXTENSION,
+        SENT,
     )
     assert code == 1
     error = finding(document)
@@ -107,7 +114,13 @@ def test_a_request_that_does_not_fit_fails_the_target(desk: Desk) -> None:
     wrong = {"inputs": [{"name": "input_ids", "datatype": "INT64", "shape": [1, 1], "data": [2]}]}
     (desk.root / "wrong.json").write_text(json.dumps(wrong))
     code, document = desk.run_json(
-        text_steps.MODEL, "--target=cpu", BEFORE, AFTER, *EXTENSION, "--request=wrong.json"
+        text_steps.MODEL,
+        "--target=cpu",
+        "--backend=cpu",
+        BEFORE,
+        AFTER,
+        *EXTENSION,
+        "--request=wrong.json",
     )
     assert code == 1
     error = finding(document)
@@ -126,14 +139,14 @@ def test_a_request_that_does_not_fit_fails_the_target(desk: Desk) -> None:
     ],
 )
 def test_wrong_options_are_refused_at_once(desk: Desk, arguments: list[str], message: str) -> None:
-    done = desk.run(text_steps.MODEL, "--target=cpu", *arguments)
-    assert done.returncode == 2
+    done = desk.run(text_steps.MODEL, "--target=cpu", "--backend=cpu", *arguments)
+    assert done.returncode == 64
     assert message in done.stderr
 
 
 def test_a_request_needs_a_target_that_runs(desk: Desk) -> None:
     done = desk.run(text_steps.MODEL, "--target=sm89", SENT)
-    assert done.returncode == 2
+    assert done.returncode == 64
     assert "no target answers it, since engines are not run here; add --target cpu" in done.stderr
 
 

@@ -24,6 +24,7 @@ from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.quantize.forms import dynamic_form, form_of
 from enginewright_runtime.prepare.quantize.saturation import saturable
 from enginewright_runtime.session import processor
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.support.converting import recipe, run
 from tests.support.optional import present
@@ -90,6 +91,19 @@ def test_only_features_of_all_cores_count() -> None:
     facts = parse(ALDER_LAKE + SKYLAKE, "x86_64")
     assert facts.features == (Feature.AVX2,)
     assert facts.model == "12th Gen Intel(R) Core(TM)"
+
+
+def test_the_model_that_is_measured_is_what_onnx_writes() -> None:
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", ["x", "w"], ["y"])],
+        "products",
+        [value("x", TensorProto.UINT8, [1, 64])],
+        [value("y", TensorProto.INT32, [1, 16])],
+        [numpy_helper.from_array(np.full((64, 16), 127, np.int8), "w")],
+    )
+    written = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+    assert ModelProto.FromString(processor._PRODUCTS) == written
 
 
 @pytest.mark.timeout(TIMEOUT)

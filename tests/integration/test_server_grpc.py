@@ -3,7 +3,6 @@
 The inference server has the same transport; its methods have tests of their own.
 """
 
-import asyncio
 import contextlib
 import os
 import re
@@ -177,14 +176,6 @@ def test_compressed_messages_are_decompressed(server: EchoServer, size: int) -> 
         if size:
             failure = error(call(channel, ECHO), content, compression=grpc.Compression.Deflate)
             assert failure.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
-async def test_the_asynchronous_client_is_served(server: EchoServer) -> None:
-    async with grpc.aio.insecure_channel(server.address, UNLIMITED) as channel:
-        echo = channel.unary_unary(ECHO.decode())
-        contents = [os.urandom(100) for _ in range(500)]
-        answers = await asyncio.gather(*(echo(content, timeout=60) for content in contents))
-        assert answers == contents
 
 
 def test_connections_are_renewed_without_an_error() -> None:

@@ -6,7 +6,6 @@ The hostile clients come from another address than the others, as clients of a S
 import gzip
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any, Self
 
@@ -19,7 +18,8 @@ from enginewright_serving.transport.http2 import frames
 from tests.support import http2
 from tests.support.broken_models import parse_text
 from tests.support.process_memory import memory_of
-from tests.support.serving import Server, infer_message, write_artifact
+from tests.support.serving import Server, infer_message
+from tests.support.shared import share_server
 from tests.support.waiting import until
 
 MIB = 1 << 20
@@ -28,20 +28,15 @@ LARGEST = 16 * MIB  # of a message
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that spreads one number out as often as a request says, and returns its other input."""
-    root = tmp_path_factory.mktemp("bytes")
-    spreading = parse_text("""(float[1] x, int64[1] n, float[k] z) => (float[m] y, float[k] same) {
-        y = Expand(x, n) same = Identity(z) }""")
-    feeds: dict[str, Any] = {
-        "x": np.ones(1, np.float32),
-        "n": np.array([4], np.int64),
-        "z": np.ones(2, np.float32),
-    }
-    task = write_artifact(root, spreading, [feeds])
-    with Server(root, task, inflight_bytes=LIMIT, body_bytes=LARGEST, sweep_seconds=0.1) as it:
-        yield it
+# spreads one number out as often as a request says, and returns its other input
+server = share_server(
+    lambda: parse_text("""(float[1] x, int64[1] n, float[k] z) => (float[m] y, float[k] same) {
+        y = Expand(x, n) same = Identity(z) }"""),
+    {"x": np.ones(1, np.float32), "n": np.array([4]), "z": np.ones(2, np.float32)},
+    inflight_bytes=LIMIT,
+    body_bytes=LARGEST,
+    sweep_seconds=0.1,
+)
 
 
 def request(*, spread: int = 1, values: int = 1, outputs: tuple[str, ...] = ("y",)) -> Any:

@@ -20,6 +20,7 @@ from tests.integration.test_server_grpc_inference import (
 )
 from tests.support.programs import go_program
 from tests.support.serving import Server, linear_model, slow_model, write_artifact
+from tests.support.shared import share_server
 from tests.support.turns import find_long_turns
 from tests.support.waiting import until
 
@@ -77,12 +78,7 @@ def program() -> Path:
     return go_program("tests/support/grpc_go", ".")
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    root = tmp_path_factory.mktemp("linear")
-    task = write_artifact(root, linear_model(), [{"x": np.ones((1, 8), np.float32)}])
-    with Server(root, task) as server:
-        yield server
+server = share_server(linear_model, {"x": np.ones((1, 8), np.float32)})
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from enginewright_serving.server.protocol.grpc.messages import (
 
 from tests.support import http2
 from tests.support.serving import Server, infer_message, linear_model, slow_model, write_artifact
+from tests.support.shared import share_server
 from tests.support.turns import queue_depth
 from tests.support.waiting import until
 
@@ -104,12 +105,13 @@ def batch(rows: int) -> Any:
     return infer_message(x=np.ones((rows, 8), np.float32))
 
 
-@pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    root = tmp_path_factory.mktemp("slow")
-    task = write_artifact(root, slow_model(), [{"turns": np.array([1], np.int64)}], max_queue=1)
-    with Server(root, task, body_bytes=100_000, inflight_bytes=400_000) as server:
-        yield server
+slow = share_server(
+    slow_model,
+    {"turns": np.array([1])},
+    options={"max_queue": 1},
+    body_bytes=100_000,
+    inflight_bytes=400_000,
+)
 
 
 def test_the_health_service_tells_whether_the_server_is_ready(slow: Server) -> None:

@@ -85,16 +85,6 @@ def test_nothing_after_connection_close_is_answered(server: Server) -> None:
         assert wire.wait_closed()
 
 
-@pytest.mark.parametrize("size", [1, 7, 100])
-def test_a_request_may_come_in_small_pieces(server: Server, size: int) -> None:
-    request = linear_request(server, 1.0) + GET
-    with server.wire() as wire:
-        for at in range(0, len(request), size):
-            wire.send(request[at : at + size])
-        assert first_output(wire.receive().json())[0] == 14.0
-        assert wire.receive().status == 200
-
-
 def test_http_1_0_closes_unless_asked_not_to(server: Server) -> None:
     with server.wire() as wire:
         wire.send(b"GET /v2/health/live HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
@@ -347,18 +337,6 @@ def test_an_answer_too_large_for_json_is_refused_with_the_remedy(copier: Server)
     answer = copier.send(copy_request(copier, values, binary=False))
     assert answer.status == 400
     assert "too many for JSON; set its parameter 'binary_data'" in answer.json()["error"]
-
-
-def test_an_old_connection_is_closed_with_its_next_answer(strict: Server) -> None:
-    with strict.wire() as wire:
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
-            wire.send(GET)
-            if wire.receive().headers.get("connection") == "close":
-                assert wire.wait_closed()
-                return
-            time.sleep(0.1)
-    pytest.fail("no connection is ever old")
 
 
 def test_past_the_limit_of_requests_health_is_still_answered(strict: Server) -> None:

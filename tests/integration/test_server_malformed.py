@@ -263,9 +263,7 @@ def conversation(message: bytes, flag: int = 0, *more: tuple[str, str]) -> bytes
 
 def grpc_message() -> bytes:
     parameters = [mirror.parameter("binary_data_output", True)]
-    request = mirror.grpc_request(
-        mirror.sample(NAMES), typed=False, id="1", outputs=[{"name": "INT32_out"}]
-    )
+    request = mirror.grpc_request(mirror.sample(NAMES), id="1", outputs=[{"name": "INT32_out"}])
     request.MergeFrom(type(request)(parameters=parameters))
     serialized: bytes = request.SerializeToString()
     return serialized
@@ -275,7 +273,7 @@ def grpc_message() -> bytes:
 @some
 def test_any_declared_shape_is_refused_or_kept(server: Server, shape: list[int], name: str) -> None:
     given = mirror.sample(NAMES)
-    request = mirror.grpc_request(given, typed=False)
+    request = mirror.grpc_request(given)
     for item in request.inputs:
         if item.name == name:
             del item.shape[:]

@@ -11,13 +11,14 @@ import onnxruntime as ort
 import pytest
 import tritonclient.http as triton
 from enginewright_contract.execution import ComputeBucket, Execution
+from enginewright_contract.reasons import ExitCode
 from enginewright_contract.task import ShapeProfile
 from enginewright_serving.server.observe.buckets import ComputeBuckets
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException
 
-from tests.support.broken_models import initializer, parse_text
+from tests.support.broken_models import halves_and_strings, initializer, parse_text
 from tests.support.optional import present
 from tests.support.serving import (
     Feeds,
@@ -512,3 +513,38 @@ def test_openvino_serves_and_tells_which_nodes_it_left_to_the_cpu(
     assert reported["placement"]["elsewhere"] == ["determinant (Det)"]
     assert reported["details"]["placement"]["share"] < 1
     assert reported["details"]["versions"].keys() == {"onnxruntime", "openvino"}
+
+
+def test_inputs_of_bf16_beside_strings(tmp_path: Path) -> None:
+    text = np.array(["é", ""], object)
+    feeds = {"b": np.array([0x3F80, 0x4000], np.uint16), "s": text}
+    golden = {"float": np.array([2, 4], np.float32), "text": text}
+    task = write_artifact(tmp_path, halves_and_strings("float", "text"), [feeds], golden=[golden])
+    with Server(tmp_path, task) as server:
+        described = server.get("/v2/models/m").json()["outputs"]
+        assert [output["name"] for output in described] == ["float", "text"]
+        document: dict[str, Any] = {
+            "inputs": [
+                {
+                    "name": "b",
+                    "datatype": "BF16",
+                    "shape": [2],
+                    "parameters": {"binary_data_size": 4},
+                },
+                {"name": "s", "datatype": "BYTES", "shape": [2], "data": ["é", ""]},
+            ]
+        }
+        answer = server.post(document, feeds["b"].tobytes())
+        assert answer.status == 200, answer.body
+        outputs = {item["name"]: item["data"] for item in answer.json()["outputs"]}
+        assert outputs == {"float": [2.0, 4.0], "text": ["é", ""]}
+        assert server.post({**document, "outputs": [{"name": "half"}]}).status == 400
+
+
+def test_a_model_without_returnable_outputs_is_refused(tmp_path: Path) -> None:
+    golden = {"half": np.array([0x4000, 0x4080], np.uint16)}
+    feeds = {"b": np.array([0x3F80, 0x4000], np.uint16), "s": np.array(["é", ""], object)}
+    task = write_artifact(tmp_path, halves_and_strings(), [feeds], golden=[golden])
+    assert Server(tmp_path, task).wait() == ExitCode.PERMANENT
+    reason = "half (BF16 beside the strings of input 's')"
+    assert reason in (tmp_path / "dev/termination-log").read_text()

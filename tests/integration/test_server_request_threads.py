@@ -141,17 +141,6 @@ async def test_abandoned_work_makes_room(work: Work) -> None:
     assert work.threads.waiting == CAPACITY - 3
 
 
-async def test_a_request_that_its_client_has_left_is_given_up_before_others(work: Work) -> None:
-    gone = InferenceCall()
-    for number in range(CAPACITY - 1):
-        work.submit(f"{number}", InferenceCall(), priority=LOWEST)
-    work.submit("gone", gone)
-    gone.abandoned = True
-    work.threads.make_room(DEFAULT)
-    assert (await work.refusal("gone")).status == CLIENT_CLOSED
-    assert work.threads.waiting == CAPACITY - 1
-
-
 async def test_a_request_that_gives_its_place_once_its_client_has_left_is_not_refused(
     work: Work,
 ) -> None:
@@ -257,19 +246,6 @@ async def test_a_request_whose_end_finds_no_memory_is_worked_on_once_and_ends(
     forgetful.submit("second", InferenceCall())
     assert [await forgetful.end("first"), await forgetful.end("second")] == [None, None]
     assert forgetful.order == ["first", "second"]
-    assert forgetful.threads.outstanding == 0
-    assert "no space" in caplog.text
-
-
-async def test_abandoned_requests_end_although_there_was_no_memory_for_it(
-    forgetful: Work, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in ("first", "second"):
-        forgetful.submit(name, InferenceCall(abandoned=True))
-    forgetful.submit("well", InferenceCall())
-    for name in ("first", "second"):
-        assert (await forgetful.refusal(name)).status == CLIENT_CLOSED
-    assert await forgetful.end("well") is None
     assert forgetful.threads.outstanding == 0
     assert "no space" in caplog.text
 

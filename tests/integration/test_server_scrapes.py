@@ -2,18 +2,17 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from enginewright_serving.server.api.scrapes import Scrapes
 from enginewright_serving.transport.input_turns import InputTurns
 from enginewright_serving.transport.message import HttpRequest, HttpResponse
 
-from tests.support.serving import Server, linear_model, write_artifact
+from tests.support.serving import Server, linear_model
+from tests.support.shared import share_server
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n"
 
@@ -52,12 +51,9 @@ async def test_concurrent_scrapes_share_one_answer() -> None:
     assert late.answers == [built[1]], "what was counted before its request is in its answer"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    root = tmp_path_factory.mktemp("scrapes")
-    task = write_artifact(root, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
-    with Server(root, task, connections=16, reserved_connections=4) as it:
-        yield it
+server = share_server(
+    linear_model, {"x": np.ones((2, 8), np.float32)}, connections=16, reserved_connections=4
+)
 
 
 def test_connections_that_all_wait_for_metrics_keep_no_probe_out(server: Server) -> None:

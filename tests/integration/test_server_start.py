@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,18 +15,22 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from enginewright_contract.execution import Execution
 from enginewright_contract.manifest import Manifest, VaryingOutput
 from enginewright_contract.reasons import ExitCode, Reason
 from enginewright_contract.report import StageReport, read_termination_message
 from enginewright_contract.task import ServeTask, ShapeProfile
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.session import processor
+from enginewright_runtime.session.runner import Runner
+from enginewright_serving.server.startup import known_times
 from enginewright_serving.server.startup.baseline import measure
 from enginewright_serving.server.startup.prepare import prepare
 from onnx import TensorProto, helper
 
 from tests.support.broken_models import initializer, parse_text
 from tests.support.optional import present
+from tests.support.programs import run_program
 from tests.support.serving import (
     Feeds,
     Server,
@@ -342,3 +347,44 @@ def test_p99_is_measured_where_a_hundred_runs_fit_into_a_few_seconds() -> None:
     slow = present(measure(lambda: time.sleep(0.2), "opt"))
     assert slow.p50 >= 0.2
     assert (slow.samples <= 10, slow.p99) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("module", "unneeded"),
+    [
+        ("enginewright_serving.server.main", {"onnx"}),
+        ("enginewright_serving.fetch_artifact", {"numpy", "onnx", "onnxruntime"}),
+        ("enginewright_runtime.prepare.fetch.stage", {"onnx", "onnxruntime"}),
+    ],
+)
+def test_a_container_loads_what_it_needs_and_nothing_else(module: str, unneeded: set[str]) -> None:
+    program = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    loaded = set(run_program([sys.executable, "-c", program]).stdout.split())
+    assert "pydantic" in loaded
+    assert not loaded & (unneeded | {"aiohttp", "obstore"})
+
+
+def test_a_start_with_the_times_of_another_pod_runs_the_model_less(
+    tmp_path: Path, task: ServeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = 0
+    run = Runner.run
+
+    def count(*arguments: Any) -> Any:
+        nonlocal runs
+        runs += 1
+        return run(*arguments)
+
+    monkeypatch.setattr(Runner, "run", count)
+    monkeypatch.setattr(known_times, "_ALIKE", 1e6)  # a busy machine confirms them too
+    served = prepare(task, tmp_path / "artifact", lambda _: None)
+    report = Execution.model_validate_json(served.execution.document())
+    first, runs = runs, 0
+    times = present(report.times).model_copy(update={"usual": report.usual})
+    again = prepare(task, tmp_path / "artifact", lambda _: None, earlier=times)
+    assert runs < first / 3
+    assert (again.batches, again.concurrent_runs) == (served.batches, served.concurrent_runs)
+    assert Execution.model_validate_json(again.execution.document()).usual == report.usual
+    change_golden(tmp_path, "s0/y", lambda y: y * 1.5)
+    with pytest.raises(StageFailure, match="outside the tolerance"):
+        prepare(task, tmp_path / "artifact", lambda _: None, earlier=times)

@@ -5,7 +5,6 @@ In a process of .venv-clients, since they need other versions.
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ import pytest
 from enginewright_contract.serving_options import TracingTask
 
 from tests.integration.test_server_grpc_inference import SERVICE, Client
-from tests.support.serving import Server, linear_model, run_json, write_artifact
+from tests.support.serving import Server, linear_model, run_json
+from tests.support.shared import share_server
 
 REPOSITORY = Path(__file__).parents[2]
 PYTHON = REPOSITORY / ".venv-clients/bin/python"
@@ -23,13 +23,11 @@ DATA = np.ones((1, 8), np.float32)
 NONE = ("no such method", "no such parameter")
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    root = tmp_path_factory.mktemp("linear")
-    tracing = TracingTask(share=0.01, endpoint="http://127.0.0.1:9")
-    task = write_artifact(root, linear_model(), [{"x": DATA}], tracing=tracing)
-    with Server(root, task) as running:
-        yield running
+server = share_server(
+    linear_model,
+    {"x": DATA},
+    options={"tracing": TracingTask(share=0.01, endpoint="http://127.0.0.1:9")},
+)
 
 
 @pytest.fixture(scope="module")

@@ -94,6 +94,8 @@ def test_a_real_model_is_proven_whole(tmp_path: Path, models: Path, prepared_for
         assert verdict.baseline is not None
         assert verdict.baseline.shapes == "opt"
         assert 0 < verdict.baseline.p50 <= (verdict.baseline.p99 or verdict.baseline.p50)
+        assert verdict.times is not None
+        assert verdict.times.batches
         metrics = sidecar.metrics()
         assert value(metrics, "enginewright_placement_nodes") == verdict.fallback.nodes_total
         assert value(metrics, "enginewright_fallback_active", kind="NodeFallback") == 0
@@ -210,6 +212,17 @@ def test_a_server_that_is_not_there_yet_or_not_any_more(tmp_path: Path, task: Se
             assert not sidecar.is_ready()
             assert "enginewright_requests_total" not in sidecar.metrics()
             assert sidecar.get("/healthz").status == 200
+        with Server(tmp_path, task, port=port):
+            sidecar.until_ready()
+
+
+def test_no_interval_of_a_check_delays_admission(tmp_path: Path, task: ServeTask) -> None:
+    with Proxy(1) as proxy:  # as above
+        port = proxy.port
+    with Sidecar(tmp_path, task, port, pace=1000) as sidecar:
+        sidecar.until(
+            lambda: "does not listen" in sidecar.check(Check.SERVER).message, "server looked for"
+        )
         with Server(tmp_path, task, port=port):
             sidecar.until_ready()
 

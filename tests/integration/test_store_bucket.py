@@ -87,14 +87,6 @@ def test_a_published_artefact_is_read(any_place: Place, tmp_path: Path) -> None:
     assert (tmp_path / "golden" / golden.golden_outputs).exists()
 
 
-def test_an_unpublished_artefact_is_missing(any_place: Place, tmp_path: Path) -> None:
-    assert any_place.store().find(KEY) is None
-    assert any_place.list_keys() == []
-    with pytest.raises(StageFailure, match="no prepared model with key abababababab") as caught:
-        any_place.store().read(KEY, tmp_path / "artifact")
-    assert caught.value.reason is Reason.ARTIFACT_MISSING
-
-
 def test_a_damaged_artefact_is_replaced(any_place: Place, tmp_path: Path) -> None:
     store = any_place.store()
     publish(store, KEY, content(tmp_path / "a"))
@@ -233,11 +225,6 @@ DAMAGE: dict[str, tuple[Damage, str]] = {
     "cut": (change_stored(lambda all_: all_[:5]), f"file {LAST} has 5 bytes instead of"),
     "removed": (change_stored(lambda _: None), f"file {LAST} is missing"),
     "swapped": (swap, f"file {FILES[1]} has"),
-    "a cut manifest": (
-        change_stored(lambda text: text[:-1], MANIFEST),
-        r"manifest\.json cannot be read",
-    ),
-    "another key": (lie(key="cd" * 32), r"manifest\.json belongs to another key"),
     "another digest": (
         listing(lambda files: files[2].update(sha256="0" * 64)),
         f"file {LAST} is missing",
@@ -343,16 +330,6 @@ def test_of_several_that_replace_an_artefact_the_last_one_is_there_whole(
     assert len(texts(tmp_path / "artifact")) == 1
     assert texts(tmp_path / "artifact") != {b"o"}
     any_place.store().verify(began)  # for readers that began with it
-
-
-def test_equal_artefacts_of_several_publishers_are_stored_once(
-    place: Place, tmp_path: Path
-) -> None:
-    publish_together(place, [content(tmp_path / f"p{i}") for i in range(4)])
-    assert place.objects().keys() == {
-        MANIFEST,
-        *(f"files/{file.sha256}" for file in place.manifest().files),
-    }
 
 
 def test_files_that_were_stored_before_are_not_stored_again(place: Place, tmp_path: Path) -> None:

@@ -158,6 +158,7 @@ class OperatorPod:
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
         cache = ObjectCache()
+        ModelCollector(cache, registry, leads=lambda: True)
         conditions = [
             {"type": "Ready", "status": "True"},
             {"type": "Stalled", "status": "False"},
@@ -170,7 +171,6 @@ class OperatorPod:
                 "InferenceModel", name, "shop", status={"conditions": model_conditions}
             )
             cache.observe(INFERENCE_MODELS, kube.put(model))
-        ModelCollector(cache, registry, leads=lambda: True)
         fleet = Fleet(
             ObjectCache(), {}, FleetConfig(), queue=lambda _key: None, stopped=lambda _why: None
         )

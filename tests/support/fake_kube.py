@@ -170,6 +170,8 @@ class FakeKube:
         self._admit("apply", obj["kind"])
         key = _key(obj)
         existing = self.objects.get(key)
+        if existing is None:
+            self._admit("create", obj["kind"])
         _refuse_another_uid(existing, obj)
         if existing is not None and not force:
             first = manager == FIELD_MANAGER and not _is_owned_alike(existing, obj)

@@ -77,6 +77,8 @@ class ManyModels(Simulation):
     def restart(self) -> Self:
         """Start the process again, with empty memory."""
         cache = ObjectCache()
+        for resource in KINDS.values():  # the API server has all of them
+            cache.know_kind(resource)
         self.due: dict[ModelKey | EngineKey, None] = {}
         self.later_at: dict[ModelKey | EngineKey, datetime] = {}
         self.passes: Counter[str] = Counter()
@@ -89,6 +91,7 @@ class ManyModels(Simulation):
                 image=lambda _key: None,
                 collection=lambda _key: None,
                 proposals=lambda: None,
+                lazily=self._add_lazily,
             ),
         )
         shared = Shared(
@@ -187,6 +190,9 @@ class ManyModels(Simulation):
         self.due[key] = None
 
     def _add_engine(self, key: EngineKey) -> None:
+        self.due[key] = None
+
+    def _add_lazily(self, key: ModelKey | EngineKey) -> None:
         self.due[key] = None
 
     # what users do

@@ -7,8 +7,7 @@ from typing import Any, Final
 import numpy as np
 import onnx
 from enginewright_runtime.session.datatypes import DATATYPES
-from enginewright_serving.server.protocol.grpc.messages import InferRequest, InferResponse
-from hypothesis import strategies as st
+from enginewright_serving.server.protocol.grpc.messages import InferRequest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
@@ -17,20 +16,8 @@ from tests.support.serving import Answer, model
 Arrays = Mapping[str, NDArray[Any]]
 
 DTYPES: Final = {entry.name: entry.dtype for entry in DATATYPES}
-WITHOUT_TYPED: Final = ("FP16", "BF16")  # have no typed contents
 BINARY_LENGTH: Final = "Inference-Header-Content-Length"
-_ONNX: Final = {
-    "tensor(float)": "FLOAT",
-    "tensor(double)": "DOUBLE",
-}
-_TYPED: Final = {
-    "BOOL": "bool_contents",
-    "INT64": "int64_contents",
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    "BYTES": "bytes_contents",
-}
+_ONNX: Final = {"tensor(float)": "FLOAT", "tensor(double)": "DOUBLE"}
 
 
 def mirror_model(names: Iterable[str]) -> onnx.ModelProto:
@@ -56,41 +43,6 @@ def sample(names: Iterable[str]) -> dict[str, NDArray[Any]]:
         name: np.array(["a", "b"], object) if name == "BYTES" else np.ones(2, DTYPES[name])
         for name in names
     }
-
-
-# Arrays.
-
-SHAPES: Final = st.lists(st.integers(0, 4), max_size=4).map(tuple)
-_TEXTS: Final = st.text(max_size=12)  # all of Unicode that UTF-8 can encode, NUL too
-
-
-@st.composite
-def arrays(draw: st.DrawFn, name: str, *, finite: bool = False) -> NDArray[Any]:
-    """Return an array of any bits: payloads of NaN, infinities, subnormals."""
-    shape = draw(SHAPES)
-    count = int(np.prod(shape))
-    if name == "BYTES":
-        texts = draw(st.lists(_TEXTS, min_size=count, max_size=count))
-        strings = np.empty(count, object)
-        strings[:] = texts
-        return strings.reshape(shape)
-    bits = np.random.default_rng(draw(st.integers(0, 2**32))).integers
-    if name == "BOOL":
-        return bits(0, 2, count, np.uint8).view(np.bool_).reshape(shape)
-    kind = DTYPES[name]
-    array = bits(0, 256, count * kind.itemsize, np.uint8).view(kind)
-    if kind.kind == "f":
-        special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, np.finfo(kind).tiny / 2], kind)
-        chosen = bits(0, 12, count)
-        array = np.where(chosen < 6, special[chosen % 6], array)
-        if finite:
-            array = np.where(np.isfinite(array), array, kind.type(0.5))
-    return array.reshape(shape)
-
-
-def all_arrays(names: Iterable[str], *, finite: Collection[str] = ()) -> st.SearchStrategy[Any]:
-    """Return one array of every datatype, without NaN and infinities in those of `finite`."""
-    return st.fixed_dictionaries({name: arrays(name, finite=name in finite) for name in names})
 
 
 def raw(array: NDArray[Any]) -> bytes:
@@ -137,62 +89,19 @@ def http_outputs(answer: Answer) -> dict[str, tuple[str, list[int], Any]]:
     return outputs
 
 
-def in_json(array: NDArray[Any]) -> list[Any]:
-    """Return the elements as JSON has them: NaN and infinities are null."""
-    flat = array.ravel()
-    if flat.dtype.kind != "f":
-        return flat.tolist()
-    return [float(item) if np.isfinite(item) else None for item in flat]
-
-
 # gRPC.
 
 
-def grpc_request(given: Arrays, *, typed: bool, **fields: Any) -> Any:
+def grpc_request(given: Arrays, **fields: Any) -> Any:
     """Return a ModelInferRequest."""
-    inputs = []
-    for name, array in given.items():
-        item: dict[str, Any] = {"name": name, "datatype": name, "shape": list(array.shape)}
-        if typed:
-            item["contents"] = {_name_typed_contents(name): _elements(array)}
-        inputs.append(item)
-    contents = [] if typed else [raw(array) for array in given.values()]
+    inputs = [
+        {"name": name, "datatype": name, "shape": list(array.shape)}
+        for name, array in given.items()
+    ]
+    contents = [raw(array) for array in given.values()]
     return InferRequest(model_name="m", inputs=inputs, raw_input_contents=contents, **fields)
 
 
 def parameter(name: str, value: bool) -> dict[str, Any]:
     """Return an entry of a request's parameters."""
     return {"key": name, "value": {"bool_param": value}}
-
-
-def grpc_outputs(data: bytes) -> dict[str, tuple[str, list[int], Any]]:
-    """Return datatype, shape, and bytes or elements of each output of a ModelInferResponse."""
-    response: Any = InferResponse()
-    response.ParseFromString(data)
-    outputs = {}
-    for index, output in enumerate(response.outputs):
-        contents: Any
-        if response.raw_output_contents:
-            contents = response.raw_output_contents[index]
-        else:
-            contents = list(getattr(output.contents, _name_typed_contents(output.datatype)))
-        outputs[output.name] = output.datatype, list(output.shape), contents
-    return outputs
-
-
-def _name_typed_contents(name: str) -> str:
-    return _TYPED.get(name) or ("uint_contents" if name.startswith("U") else "int_contents")
-
-
-def _elements(array: NDArray[Any]) -> list[Any]:
-    if array.dtype == object:
-        return [text.encode() for text in array.flat]
-    elements: list[Any] = array.ravel().tolist()
-    return elements
-
-
-def encode_typed(name: str, elements: list[Any]) -> bytes:
-    """Return typed contents as the raw bytes of the same tensor."""
-    if name == "BYTES":
-        return b"".join(len(element).to_bytes(4, "little") + element for element in elements)
-    return np.array(elements, DTYPES[name]).tobytes()

@@ -117,7 +117,7 @@ class OperatorPasses:
 
     async def start(self) -> None:
         """List everything, and pass before any sidecar has been polled."""
-        await self._informer.first_listing()
+        await self._informer.list_all()
         self.router.begin()
         await self.settle()
 

@@ -161,20 +161,10 @@ class OperatorProcess:
         return self
 
     def wait_standby(self) -> Self:
-        """Wait until everything is listed and another one is known to lead."""
+        """Wait until everything can be listed and another one is known to lead."""
         eventually(
             lambda: self._is_ready and "standing by" in self.log, 30, "standby", interval=0.05
         )
-        return self
-
-    def wait_relisted(self) -> Self:
-        """Wait until it has listed everything again, as it does once kopf's watches have begun."""
-
-        def is_listed() -> bool:
-            at_first = 2 if self.leads else 1  # a leader does so once more, before it acts
-            return self.log.count("listed inferencemodels: ") > at_first
-
-        eventually(is_listed, 30, "relisted", interval=0.1)
         return self
 
     @property
@@ -202,6 +192,10 @@ class OperatorProcess:
             self._process.kill()
             self._process.wait(10)
             self._process = None
+
+    def exit_code(self) -> int | None:
+        """Return the exit code once it has exited."""
+        return self._process.poll() if self._process is not None else None
 
     def wait_exit(self) -> int:
         """Wait until it exits on its own; return the exit code."""

@@ -44,6 +44,10 @@ class ForkedOperator:
     def kill(self) -> None:
         self._process.kill()
 
+    def poll(self) -> int | None:
+        """Return the exit code once it has ended."""
+        return self._process.exitcode
+
     def wait(self, timeout: float) -> int:
         """Wait until it ends; return the exit code. Raises subprocess.TimeoutExpired."""
         self._process.join(timeout)

@@ -248,7 +248,6 @@ class World(Simulation):
             may_move=self.turn,
             store=claim_view(claim) if claim else None,
             jobs=jobs,
-            refusals=self._find_refusals(jobs),
             pods=tuple(pod_view(pod) for pod in self.all("Pod") if _has_label(pod, MODEL_LABEL)),
             deployments=tuple(deployment for deployment in deployments if deployment.is_serving),
             canaries=tuple(deployment for deployment in deployments if deployment.is_canary),
@@ -299,8 +298,8 @@ class World(Simulation):
             engine=read,
             config=self.config,
             now=self.now,
+            nodes=tuple(map(node_view, self.nodes)),
             jobs=jobs,
-            refusals=self._find_refusals(jobs),
             pods=tuple(
                 pod_view(pod)
                 for pod in self.all("Pod")
@@ -317,15 +316,6 @@ class World(Simulation):
             store=self.config.store.describe(NAMESPACE, claim_view(claim) if claim else None),
         )
 
-    def _find_refusals(self, jobs: Iterable[JobView]) -> dict[str, str]:
-        """Return what the last Event of each Job without a pod says."""
-        said = {event["involvedObject"]["uid"]: event["message"] for event in self.all("Event")}
-        return {
-            job.name: said[job.uid]
-            for job in jobs
-            if job.uid in said and not self.pods_of(JOB_NAME, job.name)
-        }
-
     def _get_prepared(self, engine: InferenceEngine) -> tuple[Prepared, ...]:
         """Return the prepared model of the model, if it refers to an engine."""
         status = self.model["status"] if self.model else {}
@@ -341,8 +331,16 @@ class World(Simulation):
             yield engine_use(MODEL, (reference["name"] for reference in references), revisions)
 
     def _jobs_of(self, owner: Json) -> tuple[JobView, ...]:
+        """Return the Jobs of an owner, those without a pod with what their last Event says."""
+        said = {event["involvedObject"]["uid"]: event["message"] for event in self.all("Event")}
         views = map(job_view, self.all("Job"))
-        return tuple(view for view in views if owner["metadata"]["uid"] in view.owners.values())
+        return tuple(
+            view
+            if self.pods_of(JOB_NAME, view.name)
+            else replace(view, refused=said.get(view.uid, ""))
+            for view in views
+            if owner["metadata"]["uid"] in view.owners.values()
+        )
 
     def _carry_out(
         self, obj: Json, decide: Callable[[Any], Plan], facts: Facts | BuildFacts
@@ -360,7 +358,7 @@ class World(Simulation):
             if isinstance(facts, Facts):
                 self._refuse_loss(serving, facts.model.spec)
                 self._refuse_reset(serving, facts.model.spec)
-                self._refuse_downtime(serving, facts.model.spec, planned.status.get("revision"))
+                self._refuse_downtime(serving, facts.model.spec, planned.status)
         if self.kube.writes == writes:
             assert decide(facts) == planned, "the same facts give the same plan"
             assert refusals or not planned.events, "an Event reports a change"
@@ -377,14 +375,16 @@ class World(Simulation):
         absent: set[tuple[str, str]] = set()
         for intent in plan.metadata:
             self._set_metadata(intent)
-        for planned in order_writes(plan.apply):
+        for planned in order_writes(plan):
             name = (planned.obj["kind"], planned.obj["metadata"]["name"])
             write = partial(self._apply, planned.obj)
-            if planned.needs & absent:
-                absent.add(name)
+            if not planned.is_due(absent):
+                absent |= set() if self.find(*name) else {name}
             elif refusal := self._try(planned.purpose, *name, write):
                 refusals.append(refusal)
                 absent |= {name} if refusal.absent else set()
+            else:
+                absent.discard(name)
         for handover in plan.hand_over:
             self._hand_over(handover)
         for ref in plan.delete:
@@ -485,11 +485,13 @@ class World(Simulation):
         return revision == active or bool(outcome and outcome.state == "Promoted")
 
     def _refuse_downtime(
-        self, before: list[DeploymentView], spec: InferenceModelSpec, desired_revision: str | None
+        self, before: list[DeploymentView], spec: InferenceModelSpec, planned: Json
     ) -> None:
-        """Assert that Recreate stops no serving revision for one that is neither desired nor serving, unless a user rolls it back."""
+        """Assert that Recreate stops no serving revision for one that neither serves nor is to, unless a user rolls it back."""
         carried = {view.revision for view in before}
-        others = {view.revision for view in self._serving()} - carried - {desired_revision}
+        others = {view.revision for view in self._serving()} - carried
+        if planned.get("target", {}).get("phase", "Promoting") == "Promoting":
+            others -= {planned.get("revision")}
         rolled_back = self.subject["metadata"]["annotations"].get(ROLLBACK, "").partition(" ")[0]
         if spec.rollout.strategy == "Recreate" and others and rolled_back not in carried:
             ready = self.ready_revisions()

@@ -112,7 +112,7 @@ def make_request(source: str | Path, *names: str) -> PreflightRequest:
     """Return what is asked of a model with no further options."""
     return PreflightRequest(
         source=str(source),
-        targets=tuple(map(targets.parse, names)),
+        targets=tuple(targets.parse(name, "cpu") for name in names),
         recipe=options.recipe(HELD),
         promise=options.promise(None),
     )

@@ -18,6 +18,8 @@ def limits(min_samples: int = 100) -> AnalysisLimits:
         max_error_share=0.001,
         max_memory_growth=0.2,
         max_output_difference=None,
+        min_top1_agreement=None,
+        holds_answers=False,
         min_samples=min_samples,
     )
 

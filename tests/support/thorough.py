@@ -38,6 +38,9 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
         "integration/test_tensorrt_maven.py",
         "integration/test_tensorrt_parser.py",
     ),
+    "a minute of faults at random, of which each is in the same file": (
+        "apiserver/test_faults.py::test_random_faults_end_and_nothing_is_lost",
+    ),
     "what an API server with played Jobs and pods decides as well, in `tests/apiserver`": (
         "e2e/test_capacity.py",
         "e2e/test_fleet.py",
@@ -93,9 +96,10 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
     ),
 }
 
-# of those tests, what `make test` runs nevertheless
+# of those tests, and of the cases of SPREAD, what `make test` runs nevertheless
 KEPT: Final = frozenset(
     {
+        "apiserver/test_faults.py::test_faults_end_and_nothing_is_lost[rights revoked]",
         "e2e/test_rollout.py::test_an_update_under_requests[drifts]",
         "e2e/test_rollout.py::test_an_update_under_requests[is good, Surge]",
         "integration/test_server_tls_floods.py::test_a_handshake_that_takes_too_long_is_ended",
@@ -106,6 +110,7 @@ KEPT: Final = frozenset(
 # tests of which `make test` runs one case of four, as far apart as possible: the cases differ in what they are given,
 # and find the same faults
 SPREAD: Final = (
+    "apiserver/test_faults.py::test_faults_end_and_nothing_is_lost",
     "apiserver/test_operator_stops.py::test_wherever_it_is_stopped_a_rollout_ends_as_if_it_had_not_been",
     "integration/test_adversary.py::test_every_lie_costs_readiness_or_fires_an_alert",
     "integration/test_cli_plan.py::test_a_manifest_that_is_none_is_reported",
@@ -132,7 +137,6 @@ SPREAD: Final = (
     "integration/test_server_compression.py::test_tritons_client_compresses_in_both_directions",
     "integration/test_server_floods.py::test_the_server_answers_probes_and_clients_beside",
     "integration/test_server_floods.py::test_the_sidecar_answers_probes_and_scrapes_beside",
-    "integration/test_server_round_trips.py::test_large_and_unusual_shapes",
     "integration/test_sidecar_memory.py::test_a_large_output_is_proven_within_the_limit",
     "integration/test_sidecar_shadow.py::test_clients_notice_no_fault_of_a_canary",
     "integration/test_sources_objects.py::test_a_file_or_a_folder_with_one_model",

@@ -185,6 +185,14 @@ class WatchedModel(ManyModels):
         if self._loops:
             self._loops[1].add(key)
 
+    @override
+    def _add_lazily(self, key: ModelKey | EngineKey) -> None:
+        is_model = isinstance(key, ModelKey)
+        self._queued.append("the model, lazily" if is_model else "the engine, lazily")
+        if self._loops:
+            models, engines = self._loops
+            models.add_lazily(key) if isinstance(key, ModelKey) else engines.add_lazily(key)
+
     async def _pass_model(self, key: ModelKey) -> ReconcileResult:
         return await self._count_pass("model", self.models.reconcile(key))
 

@@ -1,12 +1,10 @@
 """Beside hostile clients, what is unanswered is never a latency, and only a whole and undisturbed run is published."""
 
 import dataclasses
-import json
 from typing import Any
 
 import pytest
 
-from bench.serving import hostile_results
 from bench.serving.hostile import COMPARED
 from bench.serving.hostile_results import (
     ENDED,
@@ -20,7 +18,6 @@ from bench.serving.hostile_results import (
     Served,
 )
 from bench.serving.servers import OURS, TRITON
-from hack.tables import serving
 
 ABOUT = {
     "date": "2026-01-01",
@@ -127,33 +124,3 @@ def test_a_run_with_gaps_is_not_published() -> None:
     hurried = dataclasses.replace(whole[0], left_out=["900 grpc idle"])
     (gap,) = Comparison(ABOUT, [hurried, *whole[1:]]).list_gaps(COMPARED)
     assert gap == f"NO TIME, {OURS}: 900 grpc idle"
-
-
-def test_the_page_shows_every_server_beside_every_kind(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    comparison = Comparison(
-        ABOUT,
-        [
-            make_served(make_beside(), make_beside(kind="idle", p99_us=2e6), after_mb=100.0),
-            make_served(
-                lose_answers(end=OUT_OF_MEMORY, after_mb=None, peak_mb=2100.0),
-                make_beside(kind="idle"),
-                server=TRITON,
-            ),
-        ],
-    )
-    document = json.loads(json.dumps(dataclasses.asdict(comparison)))
-    assert hostile_results.read(document) == comparison
-    path = tmp_path / "hostile.json"
-    monkeypatch.setattr(serving, "BESIDE_HOSTILE", path)
-    assert serving.hostile_clients() == "Not measured since the last change of the benchmark."
-    path.write_text(json.dumps(document))
-    lines = serving.hostile_clients().splitlines()
-    assert f"| {OURS} | 2 of 2 kinds | 2 of 2 | 2,000 | 120 | 100 | never |" in lines
-    assert f"| {TRITON} | 1 of 2 kinds | 1 of 2 | 0.9 | 2,100 | | out of memory: 1 |" in lines
-    assert (
-        "| 2,000 http storm | 0.15 / 0.9 | 1 of 1 fail; 3 of 3 probes fail; out of memory |"
-        in lines
-    )
-    assert "| 2,000 http idle | 0.15 / 2,000 | 0.15 / 0.9 |" in lines

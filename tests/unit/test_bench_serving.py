@@ -1,22 +1,19 @@
 """The benchmark of serving counts only right answers, and judges targets by what was measured."""
 
 import dataclasses
-import json
 import tomllib
 
 import numpy as np
 import pytest
 
-from bench.serving import environments, results
+from bench.serving import environments
 from bench.serving.exchange import BINARY, GRPC
 from bench.serving.load import Figures, LoadError, Moment, figures, inspect
-from bench.serving.plot import svg
 from bench.serving.report import conditions, is_disturbed, problems
 from bench.serving.results import Aging, Bare, Results
 from bench.serving.servers import FLOOR, FURNACE, OURS, SERVERS, TRITON
-from bench.serving.soak import Held, growth, growth_of
+from bench.serving.soak import Held, growth_of
 from bench.serving.targets import TARGETS
-from bench.serving.throttling import read_group
 
 SUMMARY = """
 requests: {total} total, {total} started, {done} done, {done} succeeded, {failed} failed, 0 errored, 0 timeout
@@ -139,12 +136,6 @@ def test_how_a_server_was_aged_is_told_where_it_was() -> None:
     assert conditions(run).endswith("at each start: tiny, Enginewright 8, 16.")
 
 
-def test_group_of_a_process_is_that_of_the_controller_of_cpu_time() -> None:
-    assert read_group("3:cpuset:/a\n2:cpu,cpuacct:/pods/b\n0::/c\n") == "pods/b"
-    with pytest.raises(OSError, match="no hierarchy"):
-        read_group("3:cpuset:/a\n0::/c\n")
-
-
 def test_native_servers_are_built_from_crates_of_the_public_registry_alone() -> None:
     lock = tomllib.loads((environments.PEERS / "native/Cargo.lock").read_text())
     sources = {package.get("source") for package in lock["package"]}
@@ -177,26 +168,6 @@ def test_the_quicker_round_counts() -> None:
     row.add(8, at(30.0))
     row.add(8, at(20.0))
     assert row.figures[8].per_second == 30.0
-
-
-def test_results_survive_their_document() -> None:
-    run = make_results()
-    run.absent["KServe"] = "no wheel"
-    run.row("tiny", TRITON, BINARY).failures.append("503")
-    assert results.read(json.loads(json.dumps(dataclasses.asdict(run)))) == run
-    assert problems(run) == ["ABSENT KServe: no wheel", "FAILED tiny, Triton, HTTP binary: 503"]
-
-
-def test_the_longest_bar_is_the_quickest_server() -> None:
-    bars = [line for line in svg(make_results()).splitlines() if line.startswith("<rect")]
-    assert ['class="ours"' in bar for bar in bars] == [True, False]
-    widths = [float(bar.partition('width="')[2].partition('"')[0]) for bar in bars]
-    assert widths[0] == pytest.approx(4 * widths[1], rel=1e-3)
-
-
-def test_memory_grows_from_half_to_half() -> None:
-    assert growth([80.0, 90.0, 90.0, 91.5]) == 1.5
-    assert growth([90.0]) == 0.0
 
 
 def test_growing_server_is_a_problem() -> None:

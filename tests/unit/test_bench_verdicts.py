@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.verdicts import comparing, report
+from bench.verdicts import comparing
 from bench.verdicts.asking import list_proposals, read_verdict, shorten
 from bench.verdicts.cases import CASES, REPOSITORY
 from bench.verdicts.causes import CAUSES, Cause
@@ -112,16 +112,6 @@ def test_messages_are_short_and_name_no_path_of_a_machine() -> None:
     told = f"cannot open {REPOSITORY}/build/x/model.onnx: /onnxruntime_src/onnxruntime/core/graph.cc:1 n"
     assert shorten(told) == "cannot open model.onnx: graph.cc:1 n"
     assert len(shorten("node " * 200)) <= 240
-
-
-def test_a_table_shows_verdicts_with_reasons_and_what_tools_take(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(comparing, "CAUSES", (CAUSE,))
-    shown = report.text(results(model(PASS, REFUSES), model(FAIL, REFUSES)))
-    assert "| m.onnx | VAD | 16 | | pass | no |" in shown
-    assert "| **fail** UnsupportedOperator | no |" in shown
-    assert "| m.onnx | TensorRT-RTX | accepts | preflight | the If is folded | 1 of 1 |" in shown
 
 
 def test_names_of_models_and_causes_are_those_of_cases_and_columns() -> None:

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from enginewright.controller.events import REPEAT_AFTER, EventRecorder
+from enginewright.controller.events import PROGRESS, REPEAT_AFTER, EventRecorder
 from enginewright.controller.shared import utc_now
-from enginewright.kube.errors import Forbidden
+from enginewright.kube.errors import Forbidden, Transient
 from enginewright.plan.types import EventIntent
 
 from tests.support.fake_kube import FakeKube
@@ -96,10 +96,37 @@ async def test_failed_event_stops_no_other(caplog: pytest.LogCaptureFixture) -> 
     assert "events is forbidden" in caplog.text
 
 
+async def test_events_outlast_a_minute_in_which_the_api_server_fails() -> None:
+    kube, clock = FakeKube(), Clock()
+    kube.fail["create"] = [Transient("etcdserver: request timed out", code=500) for _ in range(5)]
+    recorder = EventRecorder(kube, clock=clock, now=clock.now)
+    recorder.record(MODEL, NEWS)
+    writer = asyncio.create_task(recorder.run())
+    await asyncio.wait_for(recorder.drain(), 90)
+    writer.cancel()
+    assert [kind for kind, _, _ in kube.objects] == ["Event"]
+
+
 async def test_recording_never_waits_however_many_events_there_are() -> None:
     recorder = EventRecorder(FakeKube(), clock=time.monotonic, now=utc_now)
     for number in range(5000):  # no task writes them
         recorder.record(MODEL, EventIntent("Normal", "A", str(number)))
+
+
+async def test_progress_is_told_once_it_takes_long_and_not_if_something_else_follows() -> None:
+    kube, clock = FakeKube(), Clock()
+    recorder = EventRecorder(kube, clock=clock, now=clock.now)
+    writer = asyncio.create_task(recorder.run())
+    for number, intent in enumerate(("Preparing", "RollingOut", "Serving", "Analyzing")):
+        is_progress = intent != "Serving"
+        recorder.record(MODEL, EventIntent("Normal", intent, str(number), is_progress))
+        clock.seconds += 0.9 * PROGRESS
+        await asyncio.sleep(10)
+    assert [event["reason"] for event in kube.all("Event")] == ["Serving"]
+    clock.seconds += 0.2 * PROGRESS
+    await asyncio.sleep(10)
+    assert {event["reason"] for event in kube.all("Event")} == {"Serving", "Analyzing"}
+    writer.cancel()
 
 
 # event: Operator | a thousand models progress at once, and one is rolled back | all | the Warning is written, before what

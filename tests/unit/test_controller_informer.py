@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from enginewright.controller.cache import ObjectCache
-from enginewright.controller.informer import Informer, Watch, watches
+from enginewright.controller.informer import LACKING, Informer, Watch, WatchedPlace, watches
 from enginewright.controller.routing import ModelKey, Router, Sinks
 from enginewright.kube.api import Listing
 from enginewright.kube.errors import Forbidden, NotFound
@@ -65,7 +65,7 @@ async def test_every_kind_is_listed_with_its_selector(world: Informed) -> None:
     world.add("Job", "ours", managed="yes")
     world.add("Job", "theirs")
     world.add("InferenceModel", "m")
-    await world.informer.first_listing()
+    await world.informer.list_all()
     assert world.informer.synced
     assert [job["metadata"]["name"] for job in world.cache.all(JOBS)] == ["ours"]
     assert world.models == [ModelKey(NAMESPACE, "m")]
@@ -80,16 +80,51 @@ async def test_failed_listing_is_logged_once(
         Forbidden("it is forbidden"),
     ]
     with caplog.at_level(logging.WARNING):
-        await world.informer.first_listing()
+        await world.informer.check()
     first, second = (record.getMessage() for record in caplog.records)
     assert first.startswith("the API server does not know acceleratorclasses.enginewright.dev:")
     assert "install Enginewright's CRDs" in first
     assert second.startswith("cannot list acceleratorclasses: it is forbidden")
 
 
+async def test_what_cannot_be_listed_is_told_by_readiness(world: Informed) -> None:
+    world.kube.fail["list"] = [Forbidden("it is forbidden")]
+    checking = asyncio.create_task(world.informer.check())
+    await asyncio.sleep(1)
+    assert world.informer.problem == "cannot list acceleratorclasses: it is forbidden"
+    await checking
+    assert world.informer.problem is None
+
+
+async def test_a_leader_lists_once_and_nothing_before_it_leads(world: Informed) -> None:
+    world.add("InferenceModel", "m")
+    await world.informer.check()
+    assert not list(world.cache.all(INFERENCE_MODELS))
+    assert not world.informer.wanted.is_set()
+    beginning = asyncio.create_task(world.informer.begin())
+    relisting = asyncio.create_task(world.informer.relist_forever())
+    await world.informer.wanted.wait()
+    calls = world.kube.calls["list"]
+    for place in world.informer.places:
+        assert not world.informer.synced
+        _list_as_kopf_does(world, place)
+    await asyncio.wait_for(beginning, 1)
+    assert world.models == [ModelKey(NAMESPACE, "m")]
+    await asyncio.sleep(600)
+    relisting.cancel()
+    assert world.kube.calls["list"] == calls
+
+
+def _list_as_kopf_does(world: Informed, place: WatchedPlace) -> None:
+    resource = place.watch.resource
+    for obj in world.kube.listing(resource).items:
+        world.informer.on_event(resource, obj, deleted=False)
+    world.informer.on_listed(place)
+
+
 async def test_missed_deletion_is_found_within_an_hour(world: Informed) -> None:
     world.add("InferenceModel", "m")
-    await world.informer.first_listing()
+    await world.informer.list_all()
     world.models.clear()
     world.kube.remove("InferenceModel", NAMESPACE, "m")
     relisting = asyncio.create_task(world.informer.relist_forever())
@@ -102,14 +137,14 @@ async def test_missed_deletion_is_found_within_an_hour(world: Informed) -> None:
 async def test_deletion_before_a_watch_restarted_is_found_in_seconds(world: Informed) -> None:
     """Also where no object of the kind is left, which kopf could report."""
     world.add("InferenceModel", "m")
-    await world.informer.first_listing()
+    await world.informer.list_all()
     relisting = asyncio.create_task(world.informer.relist_forever())
     await asyncio.sleep(100)
     world.models.clear()
     world.kube.remove("InferenceModel", NAMESPACE, "m")
     listed = world.kube.calls["list"]
-    for _ in range(50):
-        world.informer.watch_restarted()
+    for place in world.informer.places * 9:  # as each watch begins again
+        world.informer.on_listed(place)
     await asyncio.sleep(10)
     assert world.models == [ModelKey(NAMESPACE, "m")]
     await asyncio.sleep(600)
@@ -121,7 +156,7 @@ async def test_a_listing_is_read_page_by_page(world: Informed) -> None:
     names = [f"m{number}" for number in range(2 * PAGE + 1)]
     for name in names:
         world.add("InferenceModel", name)
-    await world.informer.first_listing()
+    await world.informer.list_all()
     assert [key.name for key in world.models] == names
     world.kube.remove("InferenceModel", NAMESPACE, names[-1])
     await world.informer.list_all()
@@ -143,18 +178,18 @@ async def test_a_listing_that_begins_again_is_the_whole_of_what_exists(
         yield world.kube.listing(resource)
 
     monkeypatch.setattr(world.kube, "pages", pages)
-    await world.informer.first_listing()
+    await world.informer.list_all()
     assert [name for _, name in world.cache.names(INFERENCE_MODELS)] == ["b"]
 
 
 async def test_a_listing_that_fails_is_tried_again_in_seconds(world: Informed) -> None:
     """As of an API server that has only begun."""
     world.add("InferenceModel", "m")
-    await world.informer.first_listing()
+    await world.informer.list_all()
     relisting = asyncio.create_task(world.informer.relist_forever())
     world.kube.remove("InferenceModel", NAMESPACE, "m")
     world.kube.fail["list"] = [Forbidden("not yet")] * 7
-    world.informer.watch_restarted()
+    world.informer.on_listed(world.informer.places[0])
     await asyncio.sleep(60)
     relisting.cancel()
     assert world.cache.get(INFERENCE_MODELS, NAMESPACE, "m") is None
@@ -164,24 +199,22 @@ async def test_a_kind_that_the_cluster_may_lack_is_found_once_it_is_installed() 
     world = Informed()
     world.kube.lacks = {"HTTPRoute"}
     world.add("InferenceModel", "m")
-    await world.informer.first_listing()
-    assert world.informer.synced
-    assert HTTP_ROUTES not in [watch.resource for watch in world.informer.present]
-    assert INFERENCE_MODELS in [watch.resource for watch in world.informer.present]
-    assert not world.cache.is_known(HTTP_ROUTES)
-    assert not world.informer.outdated.is_set()
-    world.kube.lacks = set()
     await world.informer.list_all()
-    assert world.informer.outdated.is_set()
-    assert HTTP_ROUTES in [watch.resource for watch in world.informer.present]
+    assert not world.cache.is_known(HTTP_ROUTES)
+    (place,) = (one for one in world.informer.places if one.watch.resource == HTTP_ROUTES)
+    wait = world.informer.on_failed(place, "404 page not found", is_missing=True)
+    assert wait == LACKING, "nothing but this kind waits for it"
+    world.models.clear()
+    world.informer.on_listed(place)
     assert world.cache.is_known(HTTP_ROUTES)
+    assert world.models == [ModelKey(NAMESPACE, "m")]
 
 
 async def test_a_kind_that_is_removed_is_forgotten_and_every_model_is_planned_again() -> None:
     world = Informed()
     world.add("InferenceModel", "m")
     world.add("HTTPRoute", "r")
-    await world.informer.first_listing()
+    await world.informer.list_all()
     assert world.cache.get(HTTP_ROUTES, NAMESPACE, "r")
     world.models.clear()
     world.kube.lacks = {"HTTPRoute"}
@@ -189,7 +222,9 @@ async def test_a_kind_that_is_removed_is_forgotten_and_every_model_is_planned_ag
     assert not world.cache.is_known(HTTP_ROUTES)
     assert world.cache.get(HTTP_ROUTES, NAMESPACE, "r") is None
     assert world.models == [ModelKey(NAMESPACE, "m")]
-    assert not world.informer.outdated.is_set()
+    world.kube.lacks = set()  # the same objects, as after an API server that could not tell
+    await world.informer.list_all()
+    assert world.cache.get(HTTP_ROUTES, NAMESPACE, "r")
 
 
 def test_models_are_listed_last_and_the_claim_by_name() -> None:

@@ -134,11 +134,17 @@ async def test_a_stuck_worker_is_trouble() -> None:
         await asyncio.sleep(10 * STUCK)
         return ReconcileResult()
 
-    controller = make(reconcile)
+    registry = CollectorRegistry()
+    controller = make(reconcile, registry)
     controller.start()
     controller.queue.add("a")
     await asyncio.sleep(STUCK - 1)
     assert controller.problem() is None
+    workers = [
+        registry.get_sample_value(f"controller_runtime_{name}", {"controller": "test"})
+        for name in ("active_workers", "max_concurrent_reconciles")
+    ]
+    assert workers == [1, 2]
     await asyncio.sleep(2)
     assert "on one key" in (controller.problem() or "")
     await controller.stop(grace=0.1)

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 
 import pytest
-from enginewright.controller.queue import REST, QueueClosed, QueueMetrics, WorkQueue
+from enginewright.controller.queue import LAZY, REST, QueueClosed, QueueMetrics, WorkQueue
 from prometheus_client import CollectorRegistry
 
 
@@ -67,6 +67,21 @@ async def test_burst_of_changes_is_worked_on_at_its_beginning_and_once_after_a_r
     await asyncio.sleep(1)
     worker.cancel()
     assert times == pytest.approx([0, REST, 10.1])
+
+
+async def test_change_that_others_follow_waits_for_them_and_for_no_more_than_a_moment() -> None:
+    queue = make_queue()
+    times: list[float] = []
+    worker = asyncio.create_task(work(queue, times))
+    for _ in range(3):
+        queue.add_lazily("a")
+        await asyncio.sleep(LAZY / 5)
+    queue.add("a")  # that of the three is needless then
+    await asyncio.sleep(10)
+    queue.add_lazily("a")
+    await asyncio.sleep(10)
+    worker.cancel()
+    assert times == pytest.approx([0.6 * LAZY, 10 + 1.6 * LAZY])
 
 
 async def test_key_that_changes_all_the_time_is_worked_on_after_each_rest_and_delays_no_other() -> (
@@ -181,7 +196,7 @@ async def test_metrics_have_client_gos_names() -> None:
     await asyncio.sleep(3)
     assert value("workqueue_depth") == 1
     assert value("workqueue_unfinished_work_seconds") == pytest.approx(3)
-    assert queue.longest_running == pytest.approx(3)
+    assert value("workqueue_longest_running_processor_seconds") == pytest.approx(3)
     queue.finish(key)
     queue.add_rate_limited(key)
     assert value("workqueue_adds_total") == 2

@@ -38,7 +38,7 @@ def _do_nothing(_facts: object) -> Plan:
 async def refusals(world: World) -> dict[str, str]:
     world.watch()
     await world.models.reconcile(KEY)
-    return dict(world.seen[-1].refusals)
+    return {job.name: job.refused for job in world.seen[-1].jobs if job.refused}
 
 
 async def test_the_events_of_a_job_are_read_once_it_should_have_a_pod(world: World) -> None:

@@ -16,14 +16,21 @@ from enginewright.controller.observe import POD
 from enginewright.controller.poll_schedule import FAST, RATE, SWEEP, PollSchedule, sweep_interval
 from enginewright.controller.poll_targets import ServingPod, poll_target, releasable
 from enginewright.controller.routing import ModelKey
-from enginewright.controller.verdicts import CONCURRENCY, EXPIRY, SILENCE, VerdictPoller
+from enginewright.controller.verdicts import CONCURRENCY, EXPIRY, FRESH, SILENCE, VerdictPoller
 from enginewright.kube.errors import Forbidden
 from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodAddress
 from enginewright.kube.resources import PODS
 from enginewright.observed.deployments import deployment_view
 from enginewright.observed.pods import PodView, pod_view
+from enginewright_contract.execution import StartTimes
 from enginewright_contract.reasons import Reason
-from enginewright_contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS, Check, Verdict
+from enginewright_contract.verdict import (
+    RELEASE_ANNOTATION,
+    RELEASE_SECONDS,
+    TIMES_ANNOTATION,
+    Check,
+    Verdict,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
@@ -80,7 +87,7 @@ class Sidecars:
         """Take an annotation, and nothing else."""
         assert (obj["apiVersion"], obj["kind"]) == ("v1", "Pod")
         assert obj["metadata"].keys() == {"namespace", "name", "uid", "annotations"}
-        assert obj["metadata"]["annotations"].keys() <= {RELEASE_ANNOTATION}
+        assert obj["metadata"]["annotations"].keys() <= {RELEASE_ANNOTATION, TIMES_ANNOTATION}
         await self.kube.apply(obj)
 
     def may_go(self) -> set[str]:
@@ -250,7 +257,7 @@ def gaps(world: Sidecars) -> list[float]:
     return [later - earlier for earlier, later in itertools.pairwise(world.times)]
 
 
-async def test_a_pod_is_asked_often_until_it_has_been_ready_for_a_minute(world: Sidecars) -> None:
+async def test_a_pod_is_asked_often_until_it_has_been_ready_for_a_moment(world: Sidecars) -> None:
     world.add_pod(ready=False)
     world.say("p", verdict(ready=False))
     await asyncio.sleep(100)
@@ -260,9 +267,9 @@ async def test_a_pod_is_asked_often_until_it_has_been_ready_for_a_minute(world: 
     flipped = asyncio.get_running_loop().time()
     world.times.clear()
     await asyncio.sleep(300)
-    assert world.times[0] - flipped <= 1  # at once
-    young = [time for time in world.times if time - flipped < 60]
-    assert 15 <= len(young) <= 25
+    assert world.times[0] - flipped < 0.1  # at once
+    young = [time for time in world.times if time - flipped < FRESH]
+    assert 4 <= len(young) <= 8
     assert len(world.times) - len(young) <= 11
     assert gaps(world)[-1] >= 0.75 * SWEEP
 
@@ -280,10 +287,9 @@ async def test_a_changed_verdict_makes_a_pod_young_again(world: Sidecars) -> Non
     world.serve(p=KEEPS)
     await asyncio.sleep(200)
     world.say("p", verdict(fallback=BREAKS))
-    await asyncio.sleep(40)
     world.times.clear()
-    await asyncio.sleep(20)
-    assert len(world.times) >= 5
+    await asyncio.sleep(1.2 * SWEEP + FRESH + FAST)
+    assert len(world.times) >= FRESH / FAST
 
 
 async def test_pods_of_a_model_that_rolls_out_are_asked_often(world: Sidecars) -> None:
@@ -558,6 +564,52 @@ async def test_bug_stops_neither_poller_nor_pod(
     await asyncio.sleep(10)
     assert "p" in world.verdicts()
     assert "a bug" in caplog.text
+
+
+# What pods measured at their start
+
+
+def times_of(world: Sidecars, pod: str) -> StartTimes | None:
+    text = (
+        world.kube.objects["Pod", "ns", pod]["metadata"]
+        .get("annotations", {})
+        .get(TIMES_ANNOTATION)
+    )
+    return StartTimes.model_validate_json(text) if text else None
+
+
+async def test_pods_that_have_not_started_get_what_others_of_their_revision_measured(
+    world: Sidecars,
+) -> None:
+    measured = {"batches": {"8": {"1": 0.001, "2": 0.0015}}, "gains": {"1": 1.0}}
+    usual = {"p50": 0.001, "samples": 100, "shapes": "opt"}
+    world.add_pod("first")
+    world.say("first", verdict(times=measured, baseline=usual))
+    await asyncio.sleep(FAST)
+    world.remove_pod("first")  # as with its model, which is applied again
+    pods: dict[str, dict[str, Any]] = {
+        "next": {},
+        "of another revision": {"revision": "r2"},
+        "of another class": {"accelerator_class": "a100"},
+        "of another model": {"model": "other"},
+        "started": {"sidecar": RUNNING},
+    }
+    for name, change in pods.items():
+        world.add_pod(name, ready=False, **({"sidecar": {"waiting": {}}} | change))
+    await asyncio.sleep(0.2)
+    given = StartTimes.model_validate({**measured, "usual": usual})
+    assert times_of(world, "next") == given
+    others = {"of another revision", "of another class", "of another model", "started"}
+    assert not any(times_of(world, name) for name in others)
+
+
+async def test_times_that_do_not_fit_an_annotation_are_not_passed_on(world: Sidecars) -> None:
+    world.add_pod("first")
+    world.say("first", verdict(times={"gains": {str(number): 1.0 for number in range(2000)}}))
+    await asyncio.sleep(FAST)
+    world.add_pod("next", ready=False, sidecar={"waiting": {}})
+    await asyncio.sleep(0.2)
+    assert times_of(world, "next") is None
 
 
 # Builds

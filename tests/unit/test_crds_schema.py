@@ -99,8 +99,18 @@ def test_columns_of_models() -> None:
         (column["name"], column.get("priority", 0))
         for column in columns["additionalPrinterColumns"]
     ]
-    narrow = ["READY", "REASON", "BACKEND", "PLACEMENT", "CLASSES", "P99", "REVISION", "AGE"]
-    wide = ["DIGEST", "OPSET", "CANARY", "IMAGE", "MOVE", "CHOICE"]
+    narrow = [
+        "READY",
+        "REASON",
+        "STAGE",
+        "BACKEND",
+        "PLACEMENT",
+        "CLASSES",
+        "P99",
+        "REVISION",
+        "AGE",
+    ]
+    wide = ["DIGEST", "OPSET", "IMAGE", "MOVE", "CHOICE"]
     assert names == [(name, 0) for name in narrow] + [(name, 1) for name in wide]
 
 

@@ -11,7 +11,7 @@ from enginewright_contract.reasons import ExitCode
 from enginewright_contract.serving_options import AccessLogTask, TracingTask
 from enginewright_contract.shadow import SHADOW_ANNOTATION, shadow_token
 from enginewright_contract.task import PREPARE_STAGES, PrepareTask, ServeTask
-from enginewright_contract.verdict import RELEASE_ANNOTATION
+from enginewright_contract.verdict import RELEASE_ANNOTATION, TIMES_ANNOTATION
 
 from tests.support.plan_objects import CPU_IMAGE, accelerator_class, publish_model
 from tests.support.plan_world import World
@@ -245,7 +245,11 @@ def test_the_server_reads_a_copy_that_was_checked_and_never_the_store() -> None:
         contract.ARTIFACT_PATH: False,
     }
     assert server["command"] == ["enginewright-runtime", "serve"]
-    assert mounts(server) == {"/tmp": False, contract.ARTIFACT_PATH: True}
+    assert mounts(server) == {
+        "/tmp": False,
+        contract.ARTIFACT_PATH: True,
+        contract.POD_INFO_PATH: True,
+    }
     assert mounts(sidecar) == mounts(server) | {contract.POD_INFO_PATH: True}
     assert fetch["env"] == sidecar["env"] == server["env"]
 
@@ -262,12 +266,13 @@ def test_the_sidecar_starts_before_the_server_and_gates_the_pod() -> None:
     assert "restartPolicy" not in server
 
 
-def test_sidecar_reads_annotations_of_its_pod() -> None:
+def test_sidecar_and_server_read_annotations_of_their_pod() -> None:
     pod = serving_pod()
     (volume,) = (item for item in pod["spec"]["volumes"] if "downwardAPI" in item)
     read = {
         contract.RELEASE_FILE: RELEASE_ANNOTATION,
         contract.SHADOW_FILE: SHADOW_ANNOTATION,
+        contract.TIMES_FILE: TIMES_ANNOTATION,
     }
     assert volume["downwardAPI"]["items"] == [
         {"path": path, "fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}

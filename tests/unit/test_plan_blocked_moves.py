@@ -1,10 +1,15 @@
-"""A model that moves to another image and finds no device: it gives its turn to others, and goes on once there is one."""
+"""A model whose move to another image cannot go on: it gives its turn to others, until it does."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
+import pytest
+from enginewright.kube.errors import Forbidden
 from enginewright.observed.moves import move_view
 from enginewright.plan.fleet.turns import FleetState, fleet_state
 from enginewright.plan.types import FleetConfig
+from enginewright_contract.reasons import Reason
 
 from tests.support.plan_objects import image_facts
 from tests.support.plan_world import World, serving
@@ -46,6 +51,39 @@ def test_a_move_without_a_device_gives_its_turn_away_and_says_so() -> None:
     assert not fleet_of(world).permitted, "it goes on, and counts again"
     world.canary_available().later(seconds=61).later(seconds=61).all_available()
     assert world.status["images"]["state"] == "Moved"
+
+
+QUOTA: Final = "exceeded quota: jobs"
+STUCK: Final[dict[str, Callable[[World], object]]] = {
+    "StorageFull": lambda world: world.job_fails(Reason.STORAGE_FULL),
+    "StoreUnavailable": lambda world: world.job_fails(Reason.STORE_UNAVAILABLE),
+    "FailedCreate": lambda world: world.job_pods_are_refused(QUOTA).settle(),
+    "CapacityBlocked": lambda world: world.unschedulable("0/2 nodes are available: 2 no memory."),
+    "ApplyFailed": World.settle,
+}
+
+
+# event: Operator | the preparation of a model that moves cannot go on for longer than `rollout.progressTimeout`: a full
+#   store, a quota, no node | all; other models move | `status.images.reason` has the reason, an Event
+@pytest.mark.parametrize("reason", STUCK)
+def test_a_move_whose_preparation_cannot_go_on_gives_its_turn_away_and_says_so(reason: str) -> None:
+    world = serving(rollout=WITH_CANARY)
+    if reason == "ApplyFailed":
+        world.kube.refuses["apply", "Job"] = Forbidden(QUOTA, code=403)
+    world.new_runtime_image(like=image_facts("cpu"))
+    STUCK[reason](world)
+    world.later(minutes=5)
+    assert not fleet_of(world).permitted
+    world.later(minutes=6)
+    images = world.status["images"]
+    assert (images["state"], images["reason"]) == ("Moving", reason)
+    assert [name for _, name in fleet_of(world).permitted] == ["other"]
+    (told,) = [event for event in world.events if "gives its turn" in event.message]
+    assert (told.type, told.reason) == ("Warning", reason)
+    world.kube.refuses.clear()
+    world.later(hours=2).job_succeeds()
+    assert "reason" not in world.status["images"]
+    assert not fleet_of(world).permitted, "it goes on, and counts again"
 
 
 def test_a_move_whose_pods_are_refused_gives_its_turn_away() -> None:

@@ -1,10 +1,12 @@
 """Edits of AcceleratorClasses: models take them in turn like other images, and at once where nothing serves without them."""
 
 import json
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 from enginewright.manifests.labels import PROMOTE, ROLLBACK
+from enginewright.manifests.store_access import StoreBucket
 from enginewright.observed.moves import move_view
 from enginewright_contract.reasons import Reason
 from enginewright_contract.verdict import Check
@@ -244,7 +246,7 @@ def test_classes_are_part_of_what_a_turn_is_given_for() -> None:
     tolerate(member)
     assert member.model
     move = present(move_view(member.model))
-    assert set(move.current) == {"cpu", "AcceleratorClass cpu"}
+    assert set(move.current) == {"cpu", "AcceleratorClass cpu", "store"}
     assert set(move.target) == {"AcceleratorClass cpu"}
 
 
@@ -316,3 +318,56 @@ def test_class_that_is_created_again_waits_for_the_turn_with_its_other_spec() ->
     member.settle()
     assert (member.state(), member.serving_deployments()) == (("Waiting", ""), before)
     assert json.loads(read_class(member)["spec"])["backends"] == ["cpu"]
+
+
+def use_bucket(world: World) -> World:
+    """Have the chart name a bucket in place of claims."""
+    store = replace(world.config.store, bucket=StoreBucket(uri="s3://models/ew/"))
+    world.config = replace(world.config, store=store)
+    return world.settle()
+
+
+def read_stores(world: World) -> set[str]:
+    """Return the stores that the pods of what serves read."""
+    revisions = {view.revision: view for view in world.facts().revisions}
+    return {str(revisions[view.revision].place) for view in world.facts().deployments}
+
+
+# event: Operator | the chart names another store, or other labels of products | all models with what they have, until
+#   their turn | `kubectl get im -o wide`: `Waiting`, then `Moving`; `status.images.settings`
+def test_another_store_is_rolled_out_in_turn() -> None:
+    member = Member(rollout=CANARY, replicas=2)
+    before = member.status["revision"]
+    use_bucket(member)
+    assert member.state() == ("Waiting", "")
+    assert (member.status["revision"], member.canaries()) == (before, [])
+    assert member.conditions()["Ready"] == ("True", "Serving")
+    member.status = {}
+    assert member.settle().job_succeeds().status["revision"] == before, "also without its status"
+    assert (member.state(), member.canaries()) == (("Waiting", ""), [])
+    member.moves()
+    member.turn = False
+    assert len(member.canaries()) == 1
+    member.canary_available().later(seconds=61).all_available()
+    assert (member.state(), read_stores(member)) == (("Moved", ""), {"s3://models/ew/shop"})
+
+
+def test_change_of_the_spec_takes_another_store_along() -> None:
+    member = Member()
+    use_bucket(member)
+    member.edit(source=OTHER).job_succeeds(SECOND).all_available()
+    assert (member.state(), read_stores(member)) == (("Moved", ""), {"s3://models/ew/shop"})
+
+
+def test_other_labels_of_products_build_engines_in_turn() -> None:
+    selector = {"example.com/product": "L4"}
+    member = Member(gpus={"aheadOfTime": False, "nodeSelector": selector})
+    member.misses()
+    member.succeeds("engine", nodes_accelerated=415).all_available()
+    assert member.state() == ("Moved", "")
+    member.config = replace(member.config, product_labels=("example.com/product",))
+    member.settle()
+    assert (member.state(), len(member.all("InferenceEngine"))) == (("Waiting", ""), 1)
+    member.moves().misses()
+    member.succeeds("engine", nodes_accelerated=415).all_available()
+    assert (member.state(), len(member.all("InferenceEngine"))) == (("Moved", ""), 2)

@@ -60,3 +60,23 @@ def test_jobs_whose_pods_are_refused_are_not_silent(state: str) -> None:
     world.settle()
     if names and conditions_of(world.subject)["Ready"][1] in AT_WORK:
         assert QUOTA in world.message()
+
+
+# event: Jobs | the node of a Job's pod is NotReady, or no scheduler looks at its pod | the previous revision | Ready names
+#   the node, `NodeNotReady`, or the scheduler
+@pytest.mark.parametrize("of", ["prepare", "engine"])
+def test_jobs_name_their_node_and_their_scheduler(of: str) -> None:
+    world = World().settle() if of == "prepare" else World.of_engine().settle().misses()
+    world.job_pod(of=of, placed=False)
+    world.settle()
+    before = world.conditions()["Ready"][1]
+    assert world.last
+    assert world.last.requeue_after == 60
+    world.later(minutes=1)
+    assert "the scheduler has not looked at a pod" in world.message()
+    world.stage_runs(world.stages(of)[0], of).node_goes_down()
+    assert world.conditions()["Ready"] == ("False", "NodeNotReady")
+    assert "node node-1 is NotReady" in world.message()
+    world.node_comes_back()
+    assert world.conditions()["Ready"][1] in (before, "Building")
+    assert "not" not in world.message()

@@ -18,7 +18,6 @@ from tests.support.plan_objects import (
     MODEL,
     OTHER,
     SECOND,
-    image_facts,
     publish_model,
     verdict,
 )
@@ -135,16 +134,6 @@ def artefact_gone() -> World:
     world.now = world.now.replace(hour=13)
     missing(world, 1)
     return world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
-
-
-def pause_move() -> World:
-    """Have a user pause a move to another image before its Job is created."""
-    world = serving()
-    world.turn = False
-    world.new_runtime_image(like=image_facts("cpu", "1.32.0"))
-    world.turn = True
-    world.pass_once()
-    return world.edit(rollout={"paused": True})
 
 
 def pause_update() -> World:
@@ -322,7 +311,6 @@ STATES: Final[dict[str, Callable[[], World]]] = {
     "a user's rollback finds no earlier revision": not_rolled_back,
     "update, its signature breaks clients": breaks_clients,
     "paused, an update is held back": pause_update,
-    "paused, a move to another image starts no Job": pause_move,
     "paused, a canary stays as it is": lambda: analyzing().edit(rollout={**CANARY, "paused": True}),
     "paused, nothing to hold back": lambda: serving().edit(rollout={"paused": True}),
     "paused before anything served": lambda: (

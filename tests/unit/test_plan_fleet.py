@@ -25,13 +25,12 @@ from tests.support.effort import examples
 from tests.support.optional import present
 from tests.support.plan_objects import (
     CPU_IMAGE,
-    OTHER,
     Json,
     accelerator_class,
     image_facts,
     publish_model,
 )
-from tests.unit.test_plan_moves import BAD, CANARY, MOVED, NEW, NEWER, Member, reject_canary
+from tests.unit.test_plan_moves import CANARY, MOVED, NEW, NEWER, Member, reject_canary
 
 OLD: Final = {"cpu": CPU_IMAGE}
 IMAGES: Final = {"cpu": NEW}
@@ -40,7 +39,7 @@ IMAGES: Final = {"cpu": NEW}
 def view(name: str, state: str = "Waiting", **changes: Any) -> MoveView:
     target = {} if state == "Moved" else IMAGES
     current = IMAGES if state == "Moved" else OLD
-    made = MoveView("shop", name, 1, current, target, state, "", fails_anyway=False)
+    made = MoveView("shop", name, 1, current, target, state, "")
     return replace(made, **changes)
 
 
@@ -119,43 +118,9 @@ def test_it_ends_after_too_many_failures_that_the_image_has_caused() -> None:
     assert (another.failures, another.halt) == (0, None), "with another image it begins again"
 
 
-AGAIN: Final[Json] = {"retried": True}
-
-
-@pytest.mark.parametrize(
-    ("moves", "expected"),
-    [
-        # it stays a failure until it has moved, so that the others do not begin
-        ([view("a"), view("b", "Kept"), view("c", **AGAIN)], (2, "c")),
-        ([view("a"), view("b", "Kept"), view("c", "Moving", **AGAIN)], (2, "")),
-        ([view("a"), view("b", "Kept"), view("c", **REASON, **AGAIN)], (2, "")),
-        ([view("a"), view("b", "Kept"), view("c", "Moved")], (1, "a")),
-        # one of more than maxFailures moves too, subject to the limit and whatever its turn is
-        ([view("a"), view("b", "Kept"), view("c", "Kept"), view("d", **AGAIN)], (3, "d")),
-        ([view("a", "Moving"), view("b", "Moving"), view("c", **AGAIN), view("d")], (1, "")),
-        ([view("a", **FIRST), view("b", "Kept"), view("c", **AGAIN, **LAST)], (2, "c")),
-        ([view("a"), view("b"), view("c", **AGAIN)], (1, "ac")),
-        # a spec that failed with both images was no failure of the new one
-        ([view("a"), view("b", "Kept"), view("c", **AGAIN, fails_anyway=True)], (1, "ac")),
-        # of earlier images
-        ([view("a"), view("b", "Kept"), view("c", **AGAIN, **BEFORE)], (1, "a")),
-    ],
-)
-def test_retried_model_holds_up_others(moves: list[MoveView], expected: tuple[int, str]) -> None:
-    state = fleet_state(moves, IMAGES, FleetConfig(max_failures=2))
-    assert (state.failures, permit(*moves, max_failures=2)) == expected
-
-
-def test_reason_of_a_retried_model_does_not_hold_it() -> None:
-    model = make_model("m", "Waiting")
-    model["status"]["images"] |= {"reason": "FleetLimit", "retried": True}
-    move = present(move_view(model))
-    assert (move.reason, move.retried) == ("", True)
-
-
 def test_no_model_begins_while_paused() -> None:
     moves = [view("a", "Moving"), view("b")]
-    assert permit(*moves, view("c", **AGAIN), paused=True) == ""
+    assert permit(*moves, view("c"), paused=True) == ""
     state = fleet_state(moves, IMAGES, FleetConfig(paused=True))
     assert state.halt is Halt.PAUSED
     assert state.models == {MoveState.MOVING: 1, MoveState.WAITING: 1}
@@ -275,15 +240,13 @@ def test_a_deleted_model_gives_its_turn_back() -> None:
 
 
 def test_it_says_once_that_it_has_stopped_and_where_to_find_the_failures() -> None:
-    retried = make_model("b", "Waiting")
-    retried["status"]["images"]["retried"] = True
     process = Process(FleetConfig(max_failures=2)).sees(
-        make_model("a", "Kept"), retried, make_model("c", "Waiting")
+        make_model("a", "Kept"), make_model("b", "Kept"), make_model("c", "Waiting")
     )
     process.note_planned("a")
     process.note_planned("b")
     (message,) = process.stopped
-    for part in ("2 models", "Kept", "status.images.retried"):
+    for part in ("2 models", "Kept", "fleet.maxFailures"):
         assert part in message
     assert not process.takes_turn("c")
 
@@ -421,14 +384,14 @@ class Installation:
         """Have a model that moves serve with the new image, or fail."""
         model = copy.deepcopy(self.objects[name])
         images = model["status"]["images"]
-        images |= {"state": state, "retried": False}
+        images |= {"state": state}
         if state == "Moved":
             images |= {"current": images["target"], "target": []}
         self._change(model)
 
     def retries(self, name: str) -> None:
         model = copy.deepcopy(self.objects[name])
-        model["status"]["images"] |= {"state": "Waiting", "retried": True}
+        model["status"]["images"] |= {"state": "Waiting"}
         self._change(model)
 
     def changes(self, name: str) -> None:
@@ -466,14 +429,6 @@ class Installation:
 
     def moving(self) -> list[str]:
         return sorted(self._moving)
-
-    def find_kept(self) -> list[str]:
-        """Return the models that keep their image and that no worker has."""
-        return sorted(
-            name
-            for name, object_ in self.objects.items()
-            if object_["status"]["images"]["state"] == "Kept" and name not in self.running
-        )
 
     def states(self) -> Counter[str]:
         return Counter(object_["status"]["images"]["state"] for object_ in self.objects.values())
@@ -528,22 +483,17 @@ def test_all_models_move_in_their_order() -> None:
 def test_bad_image_stops_after_max_failures() -> None:
     fleet = Installation(seed=5, limit=2, max_failures=3)
     begun: set[str] = set()
-    retries = 0
     for _ in range(3000):
         for name in fleet.moving():
             begun.add(name)
             if name not in fleet.running:
                 fleet.ends(name, "Kept")
-        if len(begun) > 2 and (kept := fleet.find_kept()) and fleet.random.random() < 0.1:
-            fleet.retries(fleet.random.choice(kept))
-            retries += 1
         fleet.step()
     while fleet.moving() or fleet.states()["Kept"] < len(begun):
         for name in fleet.moving():
             if name not in fleet.running:
                 fleet.ends(name, "Kept")
         fleet.step()
-    assert retries > 50
     assert 3 <= fleet.states()["Kept"] <= 4
     assert fleet.states()["Moving"] == 0
     fleet.configure(max_failures=5)
@@ -661,50 +611,16 @@ def promote(member: Member) -> Member:
 
 
 # event: Operator | as many models as `fleet.maxFailures` keep their image, and one is promoted | all
-#   models; this one moves, and the others once it has | `kubectl get im -o wide`, `status.images`
-def test_a_promotion_moves_this_model_only_and_the_others_once_it_has_moved() -> None:
-    fleet = halt_fleet(limit=2)
-    retried = promote(fleet.members["m1"])
-    assert fleet.settle().states() == ["Kept", "Moving", "Waiting", "Waiting"]
-    assert (fleet.state().failures, fleet.state().halt) == (2, Halt.TOO_MANY_FAILURES)
-    retried.all_available()
-    assert fleet.settle().states() == ["Kept", "Moved", "Moving", "Moving"]
-    assert "retried" not in retried.record
-    assert (fleet.state().failures, fleet.state().halt) == (1, None)
-
-
-def test_waiting_promotion_says_why() -> None:
+#   models; this one moves at once, and others as far as the limit allows | `kubectl get im -o wide`, `status.images`
+def test_promotion_needs_no_turn_and_fewer_failures_have_others_begin() -> None:
     fleet = halt_fleet(limit=1)
-    promote(fleet.members["m0"])
-    fleet.settle()
-    waiting = promote(fleet.members["m1"])
-    assert fleet.settle().states() == ["Moving", "Waiting", "Waiting", "Waiting"]
-    assert waiting.state() == ("Waiting", "FleetLimit")
-    assert fleet.members["m2"].state() == ("Waiting", "")
-    waiting.config = replace(waiting.config, fleet=replace(fleet.config, paused=True))
-    assert waiting.settle().state() == ("Waiting", "FleetPaused")
-
-
-def test_another_spec_of_a_model_that_failed_has_no_other_begin() -> None:
-    fleet = halt_fleet(limit=2)
-    edited = fleet.members["m0"].edit(source=OTHER)
-    assert fleet.settle().states() == ["Waiting", "Kept", "Waiting", "Waiting"]
-    edited.job_succeeds(publish_model("d" * 64)).canary_available().later(
-        seconds=61
-    ).all_available()
-    assert fleet.settle().states() == ["Moving", "Kept", "Waiting", "Waiting"]
-    assert fleet.state().halt is Halt.TOO_MANY_FAILURES
-
-
-def test_another_spec_that_fails_with_both_images_has_no_other_begin() -> None:
-    fleet = halt_fleet(limit=2)
-    edited = fleet.members["m0"].edit(source=BAD)
-    fleet.settle()
-    edited.job_fails(Reason.UNSUPPORTED_OPERATOR)
-    assert fleet.settle().states() == ["Moving", "Kept", "Waiting", "Waiting"]
-    edited.job_fails(Reason.UNSUPPORTED_OPERATOR)
-    assert fleet.settle().states() == ["Kept", "Kept", "Waiting", "Waiting"]
-    assert (fleet.state().failures, fleet.state().halt) == (2, Halt.TOO_MANY_FAILURES)
+    fleet.config = replace(fleet.config, max_failures=1)
+    promote(fleet.members["m1"])
+    assert fleet.settle().states() == ["Kept", "Moving", "Waiting", "Waiting"]
+    assert (fleet.state().failures, fleet.state().halt) == (1, Halt.TOO_MANY_FAILURES)
+    promote(fleet.members["m0"]).all_available()
+    fleet.members["m1"].all_available()
+    assert fleet.settle().states() == ["Moved", "Moved", "Moving", "Waiting"]
 
 
 def test_an_image_like_the_one_before_moves_without_jobs() -> None:

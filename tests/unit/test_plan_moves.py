@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from enginewright.manifests.labels import PROMOTE, REVISION, ROLLBACK
+from enginewright.manifests.labels import PROMOTE, ROLLBACK
 from enginewright.observed.moves import move_view
 from enginewright.plan.fleet.turns import fleet_state
 from enginewright.plan.types import FleetConfig
@@ -143,19 +143,17 @@ def test_a_spec_that_fails_with_both_is_no_failure_of_the_new_image() -> None:
     member.edit(source=BAD).job_fails(Reason.OPSET_UNSUPPORTED)
     member.moves().job_fails(Reason.OPSET_UNSUPPORTED)
     assert member.state() == ("Kept", "OpsetUnsupported")
-    assert member.record["failsAnyway"]
     assert failures_of_images(member) == 0
     member.turn = False
     member.edit(source=OTHER).job_succeeds(SECOND).all_available()
     assert member.state() == ("Waiting", "")
-    assert "retried" not in member.record, "another spec is tried for the first time"
 
 
 def test_model_that_the_image_cannot_prepare_keeps_its_own() -> None:
     member = refuse_image()
     assert member.state() == ("Kept", "UnsupportedOperator")
     assert member.record["message"]
-    assert "failsAnyway" not in member.record
+    assert failures_of_images(member) == 1
     assert member.event_reasons().count("ImageKept") == 1
     assert member.conditions()["Ready"] == ("True", "Serving")
     assert member.serving_images() == {CPU_IMAGE}
@@ -334,19 +332,13 @@ def test_that_a_spec_fails_with_both_images_is_known_without_the_status() -> Non
     member.moves()
     reject_canary(member.job_succeeds(publish_model("e" * 64)))
     assert member.state() == ("Kept", "ParityFailed")
-    assert member.record["failsAnyway"]
+    assert failures_of_images(member) == 0
     revision = member.record["revision"]
     member.jobs_are_cleaned_away().status = {}
     for event in (member.operator_restarts, lambda: member.job_succeeds(SECOND)):
         event()
         assert (member.state(), member.record["revision"]) == (("Kept", "ParityFailed"), revision)
-        assert member.record["failsAnyway"]
-        assert failures_of_images(member) == 0
-    member.turn = False
-    member.annotate(PROMOTE, revision).status = {}
-    member.settle()
-    assert member.record["retried"]
-    assert (member.record["failsAnyway"], failures_of_images(member)) == (True, 0)
+    assert failures_of_images(member) == 0
 
 
 def test_a_failure_after_the_promotion_counts_without_the_status() -> None:
@@ -358,21 +350,18 @@ def test_a_failure_after_the_promotion_counts_without_the_status() -> None:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_promoted_revision_counts_as_failure_until_it_has_moved(lost: bool) -> None:
+def test_promoted_revision_moves_without_a_turn(lost: bool) -> None:
     member = make_rejected_canary()
     member.turn = False
     member.annotate(PROMOTE, member.record["revision"])
     if lost:
         member.status = {}
         member.settle().job_succeeds()
-    assert failures_of_images(member) == 1
-    assert member.moves().state() == ("Moving", "")
+    assert member.state() == ("Moving", "")
     assert member.status["target"]["phase"] == "Promoting"
-    assert failures_of_images(member) == 1
     assert member.all_available().state() == ("Moved", "")
     assert member.serving_images() == {NEW}
     assert failures_of_images(member) == 0
-    assert "retried" not in member.record
 
 
 def test_promoted_revision_that_fails_again_is_kept_again() -> None:
@@ -380,34 +369,7 @@ def test_promoted_revision_that_fails_again_is_kept_again() -> None:
     member.annotate(PROMOTE, member.record["revision"])
     member.annotate(ROLLBACK, member.status["target"]["revision"])
     assert member.state() == ("Kept", "RolledBackByUser")
-    assert "retried" not in member.record
     assert failures_of_images(member) == 1
-
-
-def test_a_failure_that_is_edited_while_it_is_tried_again_stays_one() -> None:
-    member = make_rejected_canary()
-    source = member.spec["source"]
-    member.annotate(PROMOTE, member.record["revision"]).edit(source=BAD)
-    assert member.state() == ("Moving", "")
-    member.job_fails(Reason.UNSUPPORTED_OPERATOR)
-    assert member.state() == ("Kept", "UnsupportedOperator")
-    assert failures_of_images(member) == 1
-    member.turn = False
-    member.edit(source=source)
-    assert member.state() == ("Waiting", "FleetLimit")
-    assert member.record["retried"]
-    assert failures_of_images(member) == 1
-    member.upgrade(NEWER)
-    assert failures_of_images(member) == 0
-
-
-def test_a_model_that_was_kept_is_no_failure_of_another_image() -> None:
-    member = make_rejected_canary()
-    member.turn = False
-    member.annotate(PROMOTE, member.record["revision"]).upgrade(NEWER)
-    assert member.state() == ("Waiting", "")
-    assert "retried" not in member.record
-    assert failures_of_images(member) == 0
 
 
 @pytest.mark.parametrize("decision", ["of another revision", "that is rolled back as well"])
@@ -454,22 +416,6 @@ def test_a_change_of_the_signature_is_kept_out_until_it_is_allowed() -> None:
     assert member.status["target"]["phase"] == "Verifying"
     member.canary_available().later(seconds=61).all_available()
     assert member.state() == ("Moved", "")
-
-
-def test_a_paused_move_stays_as_it_is_and_hands_its_turn_on() -> None:
-    member = with_a_canary()
-    member.canary_available()
-    target, pods = member.status["target"], member.canary_pods()
-    member.turn = False
-    member.edit(rollout={**member.spec["rollout"], "paused": True}).later(hours=1)
-    assert member.state() == ("Moving", "Suspended")
-    assert member.status["target"]["phase"] == target["phase"] == "Analyzing"
-    assert [pod["metadata"]["labels"][REVISION] for pod in pods] == [target["revision"]]
-    assert member.canary_pods() == pods
-    member.edit(rollout={**member.spec["rollout"], "paused": False})
-    assert member.state() == ("Moving", "")
-    assert member.status["target"]["phase"] == "Promoting"
-    assert member.all_available().state() == ("Moved", "")
 
 
 def test_an_image_without_the_backend_is_not_moved_to() -> None:

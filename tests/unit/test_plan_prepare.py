@@ -264,7 +264,7 @@ def test_rarely_passing_failure_is_given_up(reason: Reason) -> None:
 def test_waiting_for_a_node_is_no_timeout() -> None:
     world = World().settle().unschedulable("0/2 nodes are available: 2 Insufficient cpu.")
     world.later(days=3)
-    assert world.conditions()["Reconciling"] == ("True", "Preparing")
+    assert world.conditions()["Reconciling"] == ("True", "CapacityBlocked")
     assert "the pod is unschedulable: Insufficient cpu" in world.message()
 
 

@@ -58,7 +58,8 @@ def test_snapshot_comes_before_its_objects() -> None:
 def test_nothing_is_said_to_serve_before_it_does() -> None:
     world = World(replicas=2).settle().job_succeeds()
     assert "serving" not in world.status
-    assert world.status["summary"] == {"revision": f"→ {world.status['revision']}"}
+    revision = f"→ {world.status['revision']}"
+    assert world.status["summary"] == {"revision": revision, "stage": "Promoting"}
     world.all_available()
     assert world.status["serving"]["revision"] == world.status["revision"]
     assert world.status["serving"]["modelDigest"] == "d" * 64

@@ -107,7 +107,7 @@ def test_it_is_found_upwards(folder: Path) -> None:
         ),
         (
             '[[models]]\npath = "a.onnx"\nzzz = 1',
-            "models[0].zzz is not a known key; known keys: targets, precision, shapes,",
+            "models[0].zzz is not a known key; known keys: targets, backend, precision,",
         ),
         ("[[models]]\nbudget = 'allow'", 'models[0].path is missing; write path = "models/*.onnx"'),
         (
@@ -115,7 +115,10 @@ def test_it_is_found_upwards(folder: Path) -> None:
             'defaults.targets must be a list; write a list, such as ["cpu"',
         ),
         ('[models]\npath = "a.onnx"', "models must be a list; write it as [[models]]"),
-        ('[defaults]\ntargets = ["gpu"]', "defaults.targets[0]: 'gpu' is not a target; write sm86"),
+        (
+            '[defaults]\ntargets = ["gpu"]',
+            "defaults.targets[0]: 'gpu' is not a target; did you mean cpu?",
+        ),
         ('[defaults]\nbudget = "2%"', "write allow, or shares such as compute=2%,nodes=5%"),
         ('[defaults]\nprecision = "FP4"', "write one of FP32, FP16"),
         ('[defaults]\nshapes = ["x"]', "write INPUT=MIN:OPT:MAX"),
@@ -146,7 +149,7 @@ def test_a_glob_that_matches_nothing_is_refused(folder: Path) -> None:
 
 def test_every_field_is_documented() -> None:
     """Field by field, with the words of the class."""
-    text = (Path(__file__).parents[2] / "docs/preflight.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/reference/commands.md").read_text()
     fields = {**descriptions(ModelOptions), **descriptions(ModelEntry)}
     assert set(fields) == {*ModelOptions.model_fields, *ModelEntry.model_fields}
     for name, wording in fields.items():

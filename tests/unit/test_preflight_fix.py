@@ -370,3 +370,12 @@ def test_messages_name_files_of_this_machine() -> None:
         "'a' leads out of folder /data",
         "cannot copy 'tokens.onnx' from folder /steps: Permission denied",
     ]
+
+
+def test_messages_name_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path / "mine")
+    recipe = Recipe(backend="", ort_version="1.31.1", max_opset=26, max_ir_version=13)
+    request = PreflightRequest(source=".", targets=(), recipe=recipe, promise=Promise())
+    text = request.name_local_files(f"{local_uri(Path('mine'))} has 2 .onnx files")
+    assert text == f"{tmp_path}/mine has 2 .onnx files"

@@ -8,6 +8,7 @@ from enginewright_cli.preflight.table import show
 from enginewright_contract.manifest import OutputParity, UnjudgedParts
 from rich.console import Console
 
+from tests.support.optional import present
 from tests.support.preflight_results import HOSTILE, hostile, partial
 
 
@@ -28,7 +29,16 @@ def test_options_are_never_wrapped() -> None:
 def test_figures_have_units() -> None:
     text = " ".join(show_table(partial(), width=200).split())
     assert "80.1 MB, opset 11, IR 8, 72 nodes" in text
-    assert "sm89 WARN tensorrt-rtx 63/65 14.1 MB 81.5 s 2.1 ms 3.1 ms" in text
+    assert "sm89 WARN tensorrt-rtx 63/65 14.1 MB 81.5 s 2.1 ms 3.1 ms 500" in text
+
+
+def test_the_99th_percentile_of_few_runs_is_not_shown() -> None:
+    result = partial()
+    target = present(result.targets["sm89"].latency).model_copy(update={"samples": 3})
+    targets = {"sm89": result.targets["sm89"].model_copy(update={"latency": target})}
+    text = " ".join(show_table(result.model_copy(update={"targets": targets}), 200).split())
+    assert "81.5 s 2.1 ms 3" in text
+    assert "3.1 ms" not in text
 
 
 def test_parts_that_the_samples_do_not_judge_are_listed_once() -> None:

@@ -40,6 +40,7 @@ REFUSED: Final = st.sampled_from(
         ("apply", "Service"),
         ("apply", "PodDisruptionBudget"),
         ("apply", "ControllerRevision"),
+        ("create", "ControllerRevision"),
         ("delete", "Job"),
         ("delete", "HTTPRoute"),
     ]
@@ -134,6 +135,30 @@ def test_serving_model_without_its_service_is_not_ready() -> None:
     world.kube.refuses.clear()
     world.wait(seconds=LONGEST_WAIT.total_seconds())
     assert world.ready(NAME) == ("True", "Serving")
+
+
+def test_refused_revision_leaves_what_serves_to_be_scaled_and_repaired() -> None:
+    world = serve()
+    before = world.status(NAME)["revision"]
+    refuse(world, ("create", "ControllerRevision"))
+    edit(world, source=OTHER, replicas=4)
+    world.job_succeeds(SECOND)
+    for count in (1, 6):
+        edit(world, replicas=count)
+        assert world.replicas() == {"a-cpu": count}
+    for kind in ("Deployment", "Service", "PodDisruptionBudget"):
+        remove(world, kind)
+        assert len(world.all(kind)) == 1
+    (deployment,) = world.serving_deployments()
+    assert deployment["metadata"]["labels"][REVISION] == before
+    assert world.replicas() == {"a-cpu": 6}
+    assert world.ready(NAME) == ("False", "ApplyFailed")
+    assert "the update waits for ControllerRevision" in world.message(NAME)
+    assert "scaling, repair and rollback go on" in world.message(NAME)
+    world.kube.refuses.clear()
+    world.wait(seconds=LONGEST_WAIT.total_seconds())
+    (deployment,) = world.serving_deployments()
+    assert deployment["metadata"]["labels"][REVISION] == world.status(NAME)["revision"] != before
 
 
 def list_recorded(world: ManyModels) -> list[str]:

@@ -113,14 +113,6 @@ def test_slow_transfers_are_given_up_slowest_first_and_no_more_than_needed() -> 
     assert world.account.total == 800
 
 
-def test_transfers_that_are_fast_enough_are_not_given_up() -> None:
-    world = World()
-    for _ in range(4):
-        world.hold(250, rate=SLOW)
-    assert not world.account.hold(world.holding(), SPARE)
-    assert not world.evicted
-
-
 def test_a_slow_transfer_displaces_only_slower_ones() -> None:
     world = World()
     world.hold(600, rate=20.0)
@@ -129,13 +121,6 @@ def test_a_slow_transfer_displaces_only_slower_ones() -> None:
     assert world.account.hold(grows, 400)
     assert world.evicted == [slowest]
     assert not world.account.hold(grows, 500)
-
-
-def test_idle_time_is_kept() -> None:
-    world = World()
-    world.hold(1000)
-    assert not world.account.hold(world.holding(), SPARE)
-    assert not world.evicted
 
 
 def test_what_is_small_finds_space_while_what_is_large_fills_the_account() -> None:

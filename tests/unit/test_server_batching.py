@@ -84,6 +84,7 @@ class Model:
         self.growth = 0.0  # seconds of each element
         self.shapes: set[tuple[int, ...]] = set()
         self.pairs = 0  # runs of two rows
+        self.times: dict[int, dict[int, float]] = {}  # as measured
 
     def run(self, outputs: list[str], feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
         assert outputs == ["y"]
@@ -104,6 +105,7 @@ class Model:
         datatype = changes.pop("datatype", FLOAT)
         resident = changes.pop("resident", lambda: 0)
         memory = changes.pop("memory", None)
+        earlier = changes.pop("earlier", {})
         output = Tensor("y", FLOAT, changes.pop("output", (-1, 4)), ())
         signature = Signature({"x": Tensor("x", datatype, (-1, 4), bounds)}, {"y": output}, ())
         rng = np.random.default_rng(1)
@@ -114,6 +116,7 @@ class Model:
             signature,
             ComputeBuckets(),
             memory,
+            earlier,
         )
         prover._resident, prover._clock = resident, self.clock
         asked: dict[str, Any] = {
@@ -125,7 +128,9 @@ class Model:
             "by_range": "",
             "sized_by_values": {},
         }
-        return prover.prove(samples, **(asked | changes))
+        limits = prover.prove(samples, **(asked | changes))
+        self.times = prover.times
+        return limits
 
 
 def test_a_batch_pays_where_a_run_costs_more_than_its_rows() -> None:
@@ -134,6 +139,28 @@ def test_a_batch_pays_where_a_run_costs_more_than_its_rows() -> None:
     # a millisecond, and a tenth of it for each row
     proof = Model(np.tanh, lambda rows: 1e-3 + 1e-4 * rows).prove()
     assert (proof.rows, proof.turn_rows) == (32, 0)
+
+
+def test_times_of_another_pod_save_repetitions_as_far_as_runs_confirm_them() -> None:
+    first, again, slower = (Model(np.tanh, lambda rows: 1e-3 + 1e-4 * rows) for _ in range(3))
+    limits = first.prove()
+    assert again.prove(earlier=first.times) == limits
+    assert again.times == first.times
+    assert again.now < first.now / 2
+    twice = {
+        elements: {rows: 2 * seconds for rows, seconds in times.items()}
+        for elements, times in first.times.items()
+    }
+    assert slower.prove(earlier=twice) == limits
+    assert (slower.times, slower.now) == (first.times, first.now)
+
+
+def test_outputs_that_depend_on_neighbours_are_found_whatever_another_pod_measured() -> None:
+    first = Model(np.tanh)
+    assert first.prove().rows > 1
+    shared = Model(lambda x: x / np.abs(x).max())
+    limits = shared.prove(earlier=first.times)
+    assert (limits.rows, "depends on the others" in limits.off) == (1, True)
 
 
 def test_a_batch_that_gains_nothing_is_not_used_and_larger_ones_are_not_tried() -> None:

@@ -50,14 +50,18 @@ class Doubling:
 class TimedProver(ConcurrencyProver):
     """With given times: the seconds of a run by number of runs at the same time."""
 
-    def __init__(self, model: Doubling, times: Mapping[int, float], resident: int = 100) -> None:
-        super().__init__(cast("Any", model), SIGNATURE, lambda _: None)
+    def __init__(
+        self, model: Doubling, times: Mapping[int, float], resident: int = 100, **changes: Any
+    ) -> None:
+        super().__init__(cast("Any", model), SIGNATURE, lambda _: None, **changes)
+        self.rounds = 0  # of several runs
         self._resident = lambda: resident * MIB
         self._clock = lambda: 0.0
         self._given = times
 
     @override
     def _time(self, feeds: Any, runs: int, count: int) -> float:
+        self.rounds += runs > 1
         return self._given[runs] * count
 
 
@@ -81,6 +85,14 @@ def test_runs_that_are_faster_together_take_place_together() -> None:
     proof = prove(TimedProver(Doubling(), {1: 0.010, 2: 0.015}))
     assert (proof.runs, proof.off) == (2, "")
     assert proof.gain == pytest.approx(4 / 3)
+
+
+@pytest.mark.parametrize(("earlier", "rounds"), [({2: 1.3}, 1), ({2: 1.6}, 3), ({4: 1.3}, 3)])
+def test_one_round_confirms_the_gain_of_another_pod(earlier: dict[int, float], rounds: int) -> None:
+    prover = TimedProver(Doubling(), {1: 0.010, 2: 0.015}, earlier=earlier)
+    assert prove(prover).runs == 2
+    assert prover.rounds == rounds
+    assert prover.gains[2] == pytest.approx(1.3 if rounds == 1 else 4 / 3)
 
 
 def test_runs_that_are_hardly_faster_take_place_one_by_one() -> None:

@@ -16,6 +16,8 @@ from enginewright_serving.transport.message import HttpRequest, HttpResponse
 from enginewright_serving.transport.settings import TransportSettings
 from typing_extensions import override
 
+from tests.support import http2_pipe
+
 MANY = 1000
 MIB = 1 << 20
 DEFAULTS = TransportSettings()
@@ -53,54 +55,14 @@ class Echo(HttpApplication[Connection]):
         return None
 
 
-class Pipe(asyncio.Transport):
+class Pipe(http2_pipe.Pipe):
     """A transport whose client reads everything at once."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.reading = True
-        self.aborted = self.closed = False
+    closed = False
 
     @property
     def answers(self) -> int:
         return self.written.count(b"HTTP/1.1 ")
-
-    @override
-    def write(self, data: Any) -> None:
-        self.written += data
-
-    @override
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    @override
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    @override
-    def is_closing(self) -> bool:
-        return False
-
-    @override
-    def can_write_eof(self) -> bool:
-        return True
-
-    @override
-    def write_eof(self) -> None:
-        pass
-
-    @override
-    def abort(self) -> None:
-        self.aborted = True
-
-    @override
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    @override
-    def resume_reading(self) -> None:
-        self.reading = True
 
     @override
     def close(self) -> None:
@@ -198,7 +160,7 @@ async def turns() -> None:
         await asyncio.sleep(0.002)
 
 
-def targets(written: bytes) -> list[str]:
+def targets(written: bytearray) -> list[str]:
     return [part.split(b'"')[0].decode() for part in written.split(b'{"target":"')[1:]]
 
 

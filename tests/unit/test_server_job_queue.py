@@ -6,17 +6,13 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 from enginewright_serving.server.inference import job_queue
 from enginewright_serving.server.inference.batching import BatchLimits
 from enginewright_serving.server.inference.job import Job
 from enginewright_serving.server.inference.job_queue import JobQueue
 from enginewright_serving.transport.call import InferenceCall
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.support.effort import examples
 from tests.support.played_clients import play_job
 
 
@@ -239,57 +235,6 @@ def test_a_golden_inference_that_is_alone_lets_no_request_expire(
     busy.finish()
     idle.finish()
     assert not golden.alone, "its time is not compared"
-
-
-@settings(max_examples=examples(30))
-@given(
-    st.lists(st.tuples(st.booleans(), st.integers(0, 2)), min_size=1, max_size=40),
-    st.integers(1, 4),
-    st.sampled_from([0.0, 0.001]),
-    st.integers(0, 1000),
-)
-def test_every_job_runs_once(
-    given: list[tuple[bool, int]], runs: int, delay: float, seed: int
-) -> None:
-    queue = JobQueue(BatchLimits(rows=4, delay=delay), runs)
-    jobs = [job(reserved=reserved, rows=0 if reserved else rows) for reserved, rows in given]
-    lock, running, taken = threading.Lock(), set[int](), list[Job]()
-    alone_with: list[tuple[bool, int]] = []
-    ended = [job() for _ in range(runs)]
-    end = threading.Event()
-
-    def work(number: int) -> None:
-        chance = np.random.default_rng(seed + number)
-        while True:
-            result = queue.take(number)
-            if result[0] in ended:
-                queue.finish(number, result)
-                return
-            with lock:
-                running.add(number)
-                alone_with.append((result[0].call.reserved, len(running)))
-                taken.extend(result)
-                if len(taken) == len(jobs):
-                    end.set()
-            time.sleep(0.0005 * max(0, int(chance.integers(-1, 2))))
-            with lock:
-                alone_with.append((result[0].call.reserved, len(running)))
-                running.remove(number)
-            queue.finish(number, result)
-
-    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(runs)]
-    for thread in threads:
-        thread.start()
-    for item in jobs:
-        queue.put(item)
-    assert end.wait(20)
-    for item in ended:
-        queue.put(item)
-    for thread in threads:
-        thread.join(20)
-        assert not thread.is_alive()
-    assert sorted(map(id, taken)) == sorted(map(id, jobs))
-    assert all(count <= (1 if reserved else runs) for reserved, count in alone_with)
 
 
 def test_a_deferred_golden_inference_waits_behind_no_other_that_may_wait_longer() -> None:

@@ -25,8 +25,6 @@ from enginewright_serving.server.observe.buckets import ComputeBuckets
 from enginewright_serving.server.observe.metrics import Metrics
 from enginewright_serving.server.protocol.priorities import LOWEST
 from enginewright_serving.transport.call import InferenceCall
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from typing_extensions import override
 
 from tests.support.played_clients import Plan, PlayedClient, PlayedHealth, play_job
@@ -153,45 +151,6 @@ async def test_an_idle_thread_that_takes_a_golden_inference_makes_no_room_for_a_
     looks.set()
     bench.worker.stop_deferring()
     assert await bench.answer_all() == [[200]] * 3
-
-
-ACTIONS = st.sampled_from(["submit", "submit other sizes", "expire", "leave", "give up"])
-
-
-@settings(max_examples=40)
-@given(st.lists(st.tuples(ACTIONS, st.integers(0, 20)), max_size=20), st.sampled_from(BATCHES))
-async def test_every_request_is_answered_once(
-    actions: list[tuple[str, int]], limits: BatchLimits
-) -> None:
-    with Bench(limits) as bench:
-        expected: dict[Job, list[int]] = {bench.jobs[0][0]: [200]}
-        waiting: list[Job] = []
-        for action, number in actions:
-            if action.startswith("submit"):
-                plan = Plan(priority=1 + number % 5)
-                job = bench.submit(number, plan, width=2 if action == "submit" else 3)
-                expected[job] = [200]
-                waiting.append(job)
-            elif not waiting:
-                continue
-            elif action == "give up":
-                victim = bench.worker.give_up(0)
-                assert victim is not None
-                bench.results.refuse(victim, "another one needs its place")
-                expected[victim] = expected[victim] and [503]
-                waiting.remove(victim)
-            elif action == "leave":
-                job = waiting[number % len(waiting)]
-                job.call.abandoned = True
-                expected[job] = []
-            else:
-                job = waiting.pop(number % len(waiting))
-                bench.results.expire(job)
-                expected[job] = expected[job] and [504]
-        await bench.answer_all()
-        assert [responder.sent for _, responder in bench.jobs] == list(expected.values())
-        for job, responder in bench.jobs:
-            assert responder.released or expected[job] == [200]
 
 
 def fails(error: BaseException) -> Callable[..., Any]:

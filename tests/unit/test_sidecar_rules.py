@@ -140,12 +140,6 @@ def test_a_pod_is_admitted_when_all_is_proven(policy: Policy) -> None:
     assert ready(policy, slow)
 
 
-@pytest.mark.parametrize("policy", ["Forbid", "Budget", "Allow"])
-@pytest.mark.parametrize("foreign", [False, True])
-def test_all_unknown_is_never_ready(policy: Policy, foreign: bool) -> None:
-    assert not ready(policy, checks("unknown"), foreign=foreign)
-
-
 @pytest.mark.parametrize("state", NOT_OK)
 @pytest.mark.parametrize("gate", GATES)
 def test_under_forbid_every_proof_must_be_ok(gate: str, state: CheckState) -> None:

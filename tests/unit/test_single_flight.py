@@ -421,7 +421,8 @@ def test_paused_leader_gives_way() -> None:
     assert world.status["preparation"]["sharedHash"]
     world.job_fails(Reason.SOURCE_UNREACHABLE, "fetch")
     world.edit(rollout={"paused": True})
-    assert world.conditions()["Ready"][1] == "Suspended"
+    assert world.conditions()["Ready"][1] == "Serving"
+    assert world.status["images"]["reason"] == "Suspended"
     assert "sharedHash" not in world.status.get("preparation", {}), "no other waits for its retry"
     world.edit(rollout=None).later(minutes=1)
     shared = world.job()["metadata"]["annotations"][SHARED_PREPARATION]

@@ -53,7 +53,7 @@ def find_requirements(extras: str, system: str) -> set[str]:
 def test_package_without_wheels_is_not_required(extras: str, system: str) -> None:
     names = find_requirements(extras, system)
     assert not [name for name in names if LINUX_ONLY.fullmatch(name)]
-    assert {"typer", "rich", "kubernetes"} <= names
+    assert {"typer", "rich", "jinja2"} <= names
 
 
 def test_on_linux_all_of_it_is() -> None:

@@ -153,7 +153,7 @@ app.kubernetes.io/component: node-cache
   resources: [services]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
-  resources: [pods] # patched with the annotation that permits a pod to become unready, docs/sidecar.md
+  resources: [pods] # annotated: what permits one to become unready (docs/sidecar.md), and what others measured (docs/throughput.md)
   verbs: [get, list, watch, patch]
 - apiGroups: [""]
   resources: [persistentvolumeclaims] # only the store's; never deleted

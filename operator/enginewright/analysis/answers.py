@@ -19,13 +19,16 @@ class OutputDifference:
     answers: int
     resized: int = 0  # of `answers`, those in which a size that depends on data differs
     fault: str = ""  # why an answer cannot be compared, if one cannot
+    top1: float | None = (
+        None  # share of rows with the same largest element, of outputs with classes
+    )
 
-    def figure(self, limit: float | None) -> Figure:
-        """Return the largest difference, which fails above a limit, as what cannot be compared does."""
+    def figures(self, limits: AnalysisLimits) -> Iterable[Figure]:
+        """Yield the largest difference and the agreement, each of which fails beyond its limit."""
+        limit, least = limits.max_output_difference, limits.min_top1_agreement
         compared = max(0, self.answers - self.resized)
         is_measured = compared > 0 and not self.fault
-        within = limit is None or (not self.fault and self.largest <= limit)
-        return Figure(
+        largest = Figure(
             name=self.name,
             unit="difference",
             stable=None,
@@ -34,57 +37,91 @@ class OutputDifference:
             limit=limit,
             stable_samples=0,
             canary_samples=compared,
-            state="passed" if within else "failed",
+            state="failed" if limit is not None and self._differs(limit) else "passed",
         )
+        yield largest
+        if self.top1 is not None:
+            yield replace(
+                largest,
+                name=f"top-1 agreement of {self.name}",
+                unit="share",
+                canary=self.top1,
+                limit=None,
+                state="failed" if least is not None and self.top1 < least else "passed",
+            )
 
-    def findings(self, limit: float | None) -> Iterable[Finding]:
-        """Yield why the figure fails, if it does."""
-        if limit is None or self.figure(limit).state == "passed":
+    def exceeds(self, limits: AnalysisLimits) -> Iterable[str]:
+        """Yield what is beyond a limit, as sentences."""
+        limit, least = limits.max_output_difference, limits.min_top1_agreement
+        if self.fault and (limit is not None or least is not None):
+            yield f"{self.name} cannot be compared: {self.fault}"
             return
-        cause = f"{self.name} cannot be compared: {self.fault}"
-        if not self.fault:
-            cause = (
+        if limit is not None and self._differs(limit):
+            yield (
                 f"{self.name} differs from the serving revision's by {self.largest:.2g},"
                 f" limit {limit:g}"
             )
-        yield Finding(reason=Reason.ANSWERS_CHANGED, cause=cause)
+        if least is not None and self.top1 is not None and self.top1 < least:
+            yield (
+                f"{self.name} has the serving revision's largest element in {self.top1:.1%} of rows,"
+                f" limit {least:.1%}"
+            )
 
-    def notes(self, limit: float | None) -> Iterable[str]:
+    def describe(self) -> str:
+        """Return the difference as a sentence that further answers hardly change."""
+        if self.fault:
+            return f"{self.name} cannot be compared: {self.fault}"
+        top1 = "" if self.top1 is None else f", top-1 agreement {self.top1:.0%}"
+        size = f"differs by up to {self.largest:.1g}" if self.largest else "is the same"
+        return f"{self.name} {size}{top1}"
+
+    def notes(self, limits: AnalysisLimits) -> Iterable[str]:
         """Yield what was left out, and what cannot be compared where no limit makes that fail."""
-        if self.fault and limit is None:
-            yield f"{self.name} cannot be compared: {self.fault}"
+        if self.fault and not any(self.exceeds(limits)):
+            yield self.describe()
         if self.resized:
             yield (
                 f"{self.name} has another size in {self.resized} of {self.answers} answers, which"
                 " depends on data: these are not compared"
             )
 
+    def _differs(self, limit: float) -> bool:
+        return bool(self.fault) or self.largest > limit
+
+
+def judge_answers(
+    outputs: Sequence[OutputDifference], limits: AnalysisLimits, causes: Sequence[str] = ()
+) -> AnalysisResult:
+    """Return what the differences of answers say; `causes` are why others could not be compared at all."""
+    beyond = (*causes, *(text for output in outputs for text in output.exceeds(limits)))
+    fails = bool(beyond) and not limits.holds_answers
+    return AnalysisResult(
+        "failed" if fails else "passed",
+        findings=tuple(Finding(reason=Reason.ANSWERS_CHANGED, cause=cause) for cause in beyond)
+        if fails
+        else (),
+        figures=tuple(figure for output in outputs for figure in output.figures(limits)),
+        notes=tuple(note for output in outputs for note in output.notes(limits)),
+        answers=tuple(output.describe() for output in outputs),
+        holds=() if fails else beyond,
+    )
+
 
 def compare_answers(canary: Sequence[Measurements], limits: AnalysisLimits) -> AnalysisResult:
-    """Report the largest difference of each output, which fails above the limit if there is one.
+    """Report the differences of each output, which fail, or wait for a user, beyond the limits if there are any.
 
-    What cannot be compared, such as an output of another type, fails too where a limit is set. A size
-    that depends on data, such as a number of detections, does not: those answers are left out.
+    What cannot be compared, such as an output of another type, is beyond them too. A size that depends on data, such
+    as a number of detections, is not: those answers are left out.
     """
-    limit = limits.max_output_difference
     changes = [pod.answers for pod in canary if pod.answers]
-    outputs = _outputs(changes)
-    figures = tuple(output.figure(limit) for output in outputs)
-    notes = tuple(note for output in outputs for note in output.notes(limit))
     failures = sorted({change.failure for change in changes if change.failure})
     causes = [f"answers cannot be compared: {failure}" for failure in failures]
-    if limit is None:
-        return AnalysisResult("passed", figures=figures, notes=(*causes, *notes))
-    findings = (
-        *(Finding(reason=Reason.ANSWERS_CHANGED, cause=cause) for cause in causes),
-        *(finding for output in outputs for finding in output.findings(limit)),
-    )
-    if findings:
-        return AnalysisResult("failed", findings=findings, figures=figures, notes=notes)
-    if not changes:
+    is_limited = limits.max_output_difference is not None or limits.min_top1_agreement is not None
+    if is_limited and not changes:
         waits_for = "answers: a comparison with the serving revision's"
         return AnalysisResult("inconclusive", waits_for=waits_for)
-    return AnalysisResult("passed", figures=figures, notes=notes)
+    judged = judge_answers(_outputs(changes), limits, causes if is_limited else ())
+    return judged if is_limited else replace(judged, notes=(*causes, *judged.notes))
 
 
 def _outputs(changes: Iterable[AnswerChange]) -> list[OutputDifference]:
@@ -94,12 +131,14 @@ def _outputs(changes: Iterable[AnswerChange]) -> list[OutputDifference]:
         for output in change.outputs:
             new = OutputDifference(name=f"output {output.name!r}", largest=0.0, answers=0)
             before = worst.get(output.name, new)
+            agreements = [item for item in (before.top1, output.top1) if item is not None]
             worst[output.name] = replace(
                 before,
                 largest=max(before.largest, output.relative or 0.0),
                 answers=before.answers + change.samples,
                 resized=before.resized + output.resized,
                 fault=before.fault or _fault(output, change.samples),
+                top1=min(agreements, default=None),
             )
     return [worst[name] for name in sorted(worst)]
 

@@ -17,6 +17,8 @@ class AnalysisLimits:
     max_error_share: float  # by which the share of 5xx may exceed that of the serving revision
     max_memory_growth: float  # share of the memory at the start that the serving one does not grow
     max_output_difference: float | None  # relative, in the Euclidean norm, if it is limited
+    min_top1_agreement: float | None  # share of rows, if it is limited
+    holds_answers: bool  # what exceeds these two waits for a user, instead of failing
     min_samples: int  # latency measurements of each revision, unless fewer decide
 
 
@@ -45,6 +47,10 @@ class AnalysisResult:
     figures: tuple[Figure, ...] = ()
     notes: tuple[str, ...] = ()  # what was left out, and why
     basis: str = ""  # of "passed": what was compared, such as "latency of 200 requests of ..."
+    answers: tuple[
+        str, ...
+    ] = ()  # by how much they differ, such as "output 'y' differs by up to 0.3"
+    holds: tuple[str, ...] = ()  # why a user must decide
 
 
 def join_results(parts: Iterable[AnalysisResult]) -> AnalysisResult:
@@ -53,9 +59,19 @@ def join_results(parts: Iterable[AnalysisResult]) -> AnalysisResult:
     findings = tuple(finding for part in parts for finding in part.findings)
     waits_for = "; ".join(part.waits_for for part in parts if part.waits_for)
     figures = tuple(figure for part in parts for figure in part.figures)
-    notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
-    basis = "; ".join(dict.fromkeys(part.basis for part in parts if part.basis))
-    if findings:
-        return AnalysisResult("failed", findings=findings, figures=figures, notes=notes)
-    state: State = "inconclusive" if waits_for else "passed"
-    return AnalysisResult(state, waits_for=waits_for, figures=figures, notes=notes, basis=basis)
+    notes = _once(note for part in parts for note in part.notes)
+    state: State = "failed" if findings else "inconclusive" if waits_for else "passed"
+    return AnalysisResult(
+        state,
+        findings=findings,
+        waits_for="" if findings else waits_for,
+        figures=figures,
+        notes=notes,
+        basis="" if findings else "; ".join(_once(part.basis for part in parts)),
+        answers=_once(text for part in parts for text in part.answers),
+        holds=_once(text for part in parts for text in part.holds),
+    )
+
+
+def _once(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, texts)))

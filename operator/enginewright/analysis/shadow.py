@@ -1,13 +1,13 @@
 """How a canary's answers to requests that the serving revision has answered differ from its answers."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from enginewright_contract.measurements import Measurements, ShadowComparison, ShadowOutput
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding
 
-from enginewright.analysis.answers import OutputDifference
+from enginewright.analysis.answers import OutputDifference, judge_answers
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, Figure
 from enginewright.analysis.shares import MAX_REJECTED, Share, exceeds, share_figure
 
@@ -15,37 +15,25 @@ from enginewright.analysis.shares import MAX_REJECTED, Share, exceeds, share_fig
 def compare_shadow(
     stable: Sequence[Measurements], canary: Sequence[Measurements], limits: AnalysisLimits
 ) -> AnalysisResult:
-    """Report the differences of each output, of which the largest fails above the limit if there is one.
+    """Report the differences of each output, which fail, or wait for a user, beyond the limits if there are any.
 
-    What cannot be compared fails too where a limit is set. The serving revision has answered every
+    What cannot be compared is beyond them too. The serving revision has answered every
     request, so it counts as failing none of as many. Nothing waits for requests, because there may be none.
     """
     revisions = {pod.revision for pod in canary}
     shadows = [pod.shadow for pod in stable if pod.shadow and pod.shadow.revision in revisions]
     if not any(shadow.compared or shadow.failed or shadow.rejected for shadow in shadows):
         return AnalysisResult("passed")
-    limit = limits.max_output_difference
     shares = [*_judge_refusals(shadows, limits)]
     outputs = _by_name(shadows)
-    differences = [_difference(name, output) for name, output in outputs.items()]
-    findings = (
-        *(finding for _, finding in shares if finding),
-        *(
-            finding
-            for output_difference in differences
-            for finding in output_difference.findings(limit)
-        ),
-    )
-    figures = [figure for figure, _ in shares]
-    for difference, row in zip(differences, outputs.values(), strict=True):
-        figures += [difference.figure(limit), *_means(difference.name, row)]
-    return AnalysisResult(
-        "failed" if findings else "passed",
+    judged = judge_answers([_difference(name, rows) for name, rows in outputs.items()], limits)
+    findings = (*(finding for _, finding in shares if finding), *judged.findings)
+    means = (_mean(f"mean of {_label(name)}", rows) for name, rows in outputs.items())
+    return replace(
+        judged,
+        state="failed" if findings else "passed",
         findings=findings,
-        figures=tuple(figures),
-        notes=tuple(
-            note for output_difference in differences for note in output_difference.notes(limit)
-        ),
+        figures=(*(figure for figure, _ in shares), *judged.figures, *means),
     )
 
 
@@ -78,43 +66,42 @@ def _by_name(shadows: Iterable[ShadowComparison]) -> dict[str, list[ShadowOutput
 def _difference(name: str, outputs: Sequence[ShadowOutput]) -> OutputDifference:
     incomparable = any(output.incomparable for output in outputs)
     return OutputDifference(
-        name=f"output {name!r} for requests",
+        name=_label(name),
         largest=max(output.worst or 0.0 for output in outputs),
         answers=sum(output.answers for output in outputs),
         resized=sum(output.resized for output in outputs),
         fault="in an answer its type or size differs, it is not numeric, or not finite"
         if incomparable
         else "",
+        top1=_average((output.top1, _count(output)) for output in outputs),
     )
 
 
-def _means(label: str, outputs: Sequence[ShadowOutput]) -> Iterable[Figure]:
-    yield _mean(f"mean of {label}", "difference", outputs, lambda output: output.mean)
-    if any(output.top1 is not None for output in outputs):
-        yield _mean(f"top-1 agreement of {label}", "share", outputs, lambda output: output.top1)
+def _label(name: str) -> str:
+    return f"output {name!r} for requests"
 
 
-def _mean(
-    name: str,
-    unit: Literal["difference", "share"],
-    outputs: Sequence[ShadowOutput],
-    figure: Callable[[ShadowOutput], float | None],
-) -> Figure:
-    """Return the mean over the pods, which is only reported."""
-    means = [
-        (value, max(0, output.answers - output.resized))
-        for output in outputs
-        if (value := figure(output)) is not None
-    ]
-    samples = sum(count for _, count in means)
+def _count(output: ShadowOutput) -> int:
+    return max(0, output.answers - output.resized)
+
+
+def _average(means: Iterable[tuple[float | None, int]]) -> float | None:
+    """Return the mean over the pods, each with as many answers."""
+    measured = [(value, count) for value, count in means if value is not None]
+    samples = sum(count for _, count in measured)
+    return sum(value * (count / samples) for value, count in measured) if samples else None
+
+
+def _mean(name: str, outputs: Sequence[ShadowOutput]) -> Figure:
+    """Return the mean difference over the pods, which is only reported."""
     return Figure(
         name=name,
-        unit=unit,
+        unit="difference",
         stable=None,
-        canary=sum(value * (count / samples) for value, count in means) if samples else None,
+        canary=_average((output.mean, _count(output)) for output in outputs),
         ratio=None,
         limit=None,
         stable_samples=0,
-        canary_samples=samples,
+        canary_samples=sum(_count(output) for output in outputs if output.mean is not None),
         state="passed",
     )

@@ -69,8 +69,6 @@ class StatusReason(StrEnum):
     FLEET_STOPPED = (
         "FleetStopped"  # an Event: too many models do not run right with a new image or class
     )
-    FLEET_LIMIT = "FleetLimit"  # as many models as fleet.limit move to new images or classes
-    FLEET_PAUSED = "FleetPaused"  # fleet.paused is true
     REFRESHED = "Refreshed"  # an Event: a refresh of the source has finished
     EDIT_UNDONE = "EditUndone"  # an Event: an edit of an object was reverted
     GATEWAY_API_MISSING = "GatewayAPIMissing"  # the cluster has no HTTPRoutes for a route

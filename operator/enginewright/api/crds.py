@@ -83,6 +83,7 @@ _AGE: Final = Column("AGE", ".metadata.creationTimestamp", "When it was created.
 MODEL_COLUMNS: Final = (
     Column("READY", f"{_READY}.status", "Whether the current spec serves."),
     Column("REASON", f"{_READY}.reason", "Why, in one word."),
+    Column("STAGE", ".status.summary.stage", "Stage of what is under way."),
     Column("BACKEND", ".status.summary.backend", "Backends that serve."),
     Column("PLACEMENT", ".status.summary.placement", "Share that runs on the chosen backend."),
     Column("CLASSES", ".status.summary.classes", "Ready and desired pods of each class."),
@@ -91,7 +92,6 @@ MODEL_COLUMNS: Final = (
     _AGE,
     Column("DIGEST", ".status.prepared.modelDigest", "sha256 of the model.", wide=True),
     Column("OPSET", ".status.prepared.opset", "Opset of the model.", type="integer", wide=True),
-    Column("CANARY", ".status.target.phase", "Phase of a new revision.", wide=True),
     Column("IMAGE", ".status.images.image", "Runtime image that serves.", wide=True),
     Column("MOVE", ".status.images.state", "Move to the installation's runtime image.", wide=True),
     Column("CHOICE", ".status.summary.choice", "Medians of the backends compared.", wide=True),

@@ -446,11 +446,25 @@ class Analysis(ApiModel):
     """Growth of the server's memory during the analysis that the serving revision does not have, such as "20%"."""
 
     max_output_difference: Tolerance | None = None
-    """Relative difference of the new revision's answers to the serving revision's golden inputs, and to the requests of canary.shadow, in the Euclidean norm, as a number in quotes, such as "0.05". Answers whose size depends on data and differs are left out. Absent: it is reported only."""
+    """Relative difference of the new revision's answers to the serving revision's golden inputs, and to the requests of canary.shadow, in the Euclidean norm, as a number in quotes, such as "0.05". Answers whose size depends on data and differs are left out. Absent: it is not limited. What exceeds it is up to rollout.answers."""
+
+    min_top1_agreement: Percent | None = None
+    """Share of rows, such as "99%", in which the new revision's largest element must be the serving one's, of outputs `[rows, classes]` with floats: of the golden inputs the worst, of the requests of canary.shadow the mean. Absent: it is not limited."""
 
 
 class Rollout(ApiModel):
     """How a new revision is rolled out."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ValidationRule(
+                "!has(self.answers) || self.answers == 'Report' || (has(self.analysis)"
+                " && (has(self.analysis.maxOutputDifference) || has(self.analysis.minTop1Agreement)))",
+                "say which answers it is about: write analysis.maxOutputDifference or analysis.minTop1Agreement",
+                field_path=".answers",
+            ),
+        )
+    )
 
     strategy: Literal["Surge", "InPlace", "Recreate"] = "Surge"
     """Surge: new pods start before old ones stop. InPlace: one old pod stops before each new one starts, for clusters without a spare device. Recreate: all old pods stop first, with downtime. Changing it restarts no pods."""
@@ -460,6 +474,9 @@ class Rollout(ApiModel):
 
     analysis: Analysis = Analysis()
     """Limits for the new revision compared with the serving one."""
+
+    answers: Literal["Report", "Hold", "Rollback"] | None = None
+    """What happens if the answers of a new revision differ by more than analysis.maxOutputDifference, or agree less than analysis.minTop1Agreement. Report: they are reported only. Hold: its canary waits for `enginewright promote`. Rollback: it is rejected. Absent: Rollback."""
 
     on_failure: Literal["Rollback", "Pause"] = "Rollback"
     """What happens when a new revision fails: Rollback restores the last good revision and rejects the new one until the spec changes. Pause also keeps the pods of its canary, without requests, to be looked at."""
@@ -471,7 +488,7 @@ class Rollout(ApiModel):
     """How long a new pod may take to be ready once it has its node before its revision counts as failed, such as 10m; absent: 10m, or serving.startupTimeout if that is longer. The time for which it waits for a node, or its node is NotReady, does not count."""
 
     paused: bool = False
-    """Pauses rollouts: changes of the spec are prepared but not rolled out. A move to another runtime image starts no Job."""
+    """Pauses rollouts: changes of the spec are prepared but not rolled out. A move to another runtime image ends."""
 
 
 class InferenceModelSpec(ApiModel):

@@ -224,9 +224,6 @@ class EngineReference(ApiModel):
     device_used: bool = False
     """Whether the build has since started on one of these nodes."""
 
-    suspended: bool = False
-    """Whether no Job is created for it until rollout.paused is false: it is part of a move to other runtime images or classes."""
-
     lost: bool = False
     """Whether the serving revision needs it and the store has lost it: it is built again regardless of limits on Jobs."""
 
@@ -352,6 +349,9 @@ class TargetRevision(ApiModel):
     message: Annotated[str, Field(max_length=32768)] = ""
     """What it waits for, as a sentence for people."""
 
+    answers: Annotated[str, Field(max_length=32768)] = ""
+    """By how much its answers differ from the serving revision's, as a sentence for people; empty: none were compared."""
+
     signature: ModelSignature | None = None
     """Its inputs and outputs; absent: not known."""
 
@@ -403,6 +403,19 @@ class UsedClass(ApiModel):
     """Its spec now; empty: the same."""
 
 
+class UsedSetting(ApiModel):
+    """A value of the chart that restarts pods, as the model uses it."""
+
+    name: Annotated[str, Field(max_length=63)]
+    """store or productLabels."""
+
+    value: Annotated[str, Field(max_length=8192)]
+    """What the model uses until it has moved: a claim, a bucket as JSON, or the labels as JSON."""
+
+    target: Annotated[str, Field(max_length=8192)] = ""
+    """What the chart has now; empty: the same."""
+
+
 class MoveState(StrEnum):
     """How far a model has come with the runtime images that the installation names, and its AcceleratorClasses; docs/fleet.md."""
 
@@ -430,23 +443,23 @@ class RuntimeImages(ApiModel):
     classes: Annotated[tuple[UsedClass, ...], Field(max_length=64), map_list("class")] = ()
     """AcceleratorClasses of the active revision, as the model uses them and as they are now."""
 
+    settings: Annotated[tuple[UsedSetting, ...], Field(max_length=8), map_list("name")] = ()
+    """Values of the chart that restart pods, as the model uses them and as they are now."""
+
     spec_hash: Digest = ""
-    """With Moving, hash of the spec that is rolled out with what the model has; empty: it is not. With Kept, hash of the spec that does not run right."""
+    """With Kept, hash of the spec that does not run right."""
 
     reason: Annotated[str, Field(max_length=1024)] = ""
-    """With Waiting and Kept, why, as one word for programs; empty: it waits for its turn; FleetLimit or FleetPaused: a model that is tried again does. With Moving, why others take its turn: Suspended while its user pauses it, or CapacityBlocked or FailedCreate once its pods have waited for rollout.progressTimeout."""
+    """With Waiting and Kept, why, as one word for programs; empty: it waits for its turn. With Moving, why others take its turn: what it has waited for for longer than rollout.progressTimeout, such as CapacityBlocked, FailedCreate or StorageFull."""
 
     message: Annotated[str, Field(max_length=32768)] = ""
     """The same as a sentence for people."""
 
+    waits_since: datetime | None = None
+    """With Moving, since when its Jobs, builds or pods cannot go on; absent: they do."""
+
     revision: Text = ""
     """With Kept, short hash of the revision that was rejected or is held: `enginewright promote` or rollout.allowSignatureChange allow it; empty: none was."""
-
-    fails_anyway: bool = False
-    """With Kept, and while it is tried again: whether it is no failure of the new images or classes, since this spec had not been rolled out with the current ones either, and the new ones have failed no earlier spec that had."""
-
-    retried: bool = False
-    """With Waiting and Moving: it was Kept, and is tried again with the same images and classes. Until it has Moved it counts as a failure."""
 
 
 class ModelSummary(ApiModel):
@@ -467,6 +480,9 @@ class ModelSummary(ApiModel):
 
     revision: Text = ""
     """Revision that serves and, during an update, the one that replaces it."""
+
+    stage: Text = ""
+    """Stage of what is under way, such as validate, build 40% or Analyzing 2; empty: nothing is."""
 
     choice: Text = ""
     """Medians of the backends that were compared, such as "cuda: 2.1 ms, tensorrt: 3 ms"."""

@@ -88,11 +88,10 @@ class OperatorApplication:
         self._stopped = False
 
     async def start(self) -> None:
-        """Return when everything is listed and this process is a candidate for leadership."""
+        """Return when everything can be listed and this process is a candidate for leadership."""
         await self._health.start()
-        await self.informer.first_listing()
+        await self.informer.check()
         await _until_success(self._leadership.own_namespace.load)
-        self._run(self.informer.relist_forever(), "relist")
         self._run(self._leadership.notices.run(), "notices")
         self._run(self._leadership.release.run(), "election")
         self._run(self._lead(), "leading")
@@ -128,7 +127,8 @@ class OperatorApplication:
     async def _lead(self) -> None:
         """Start everything that writes, once this process leads."""
         await self._leadership.release.leading.wait()
-        await self.informer.list_all()
+        await self.informer.begin()
+        self._run(self.informer.relist_forever(), "relist")
         await _until_success(self._controllers.images.load)
         await _until_success(self._bucket_user.load)
         self._run(self._recorder.run(), "events")
@@ -157,11 +157,17 @@ class OperatorApplication:
 
     def _why_not_ready(self) -> str | None:
         """Return why it is not ready; a standby replica is ready, because another one leads."""
-        if not self.informer.synced:
-            return "the initial listing is not complete"
+        if not self.informer.checked:
+            return (
+                f"not every kind can be listed: {self.informer.problem or 'nothing is listed yet'}"
+            )
         if self._leadership.refusal is not None:
             return self._leadership.refusal
-        if self._leadership.release.leading.is_set() and not self._controllers.images.loaded:
+        if not self._leadership.release.leading.is_set():
+            return None
+        if not self.informer.synced:
+            return f"the initial listing is not complete: {self.informer.problem or 'it goes on'}"
+        if not self._controllers.images.loaded:
             return "the facts of the images are not loaded yet"
         return None
 

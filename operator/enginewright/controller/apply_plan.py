@@ -74,16 +74,16 @@ class _Writes:
             # without values, of which some have the time of the pass
             what = (sorted(intent.labels.items()), sorted(intent.annotations))
             await self._try(Purpose.RECORD, "annotate", ref, what, write)
-        for planned in order_writes(plan.apply):
+        for planned in order_writes(plan):
             obj, metadata = planned.obj, planned.obj["metadata"]
             ref = ObjectRef(
                 obj["apiVersion"], obj["kind"], metadata.get("namespace") or "", metadata["name"]
             )
-            if planned.needs & self._absent:
+            if planned.is_due(self._absent):
+                write = partial(executor.apply, obj, self._on_revert)
+                await self._try(planned.purpose, "apply", ref, obj, write)
+            elif self._find(ref) is None:
                 self._absent.add((ref.kind, ref.name))
-                continue
-            write = partial(executor.apply, obj, self._on_revert)
-            await self._try(planned.purpose, "apply", ref, obj, write)
         for handover in plan.hand_over:
             ref = ObjectRef(
                 DEPLOYMENTS.api_version, DEPLOYMENTS.kind, handover.namespace, handover.name
@@ -102,8 +102,7 @@ class _Writes:
         write: Callable[[], Awaitable[bool]],
     ) -> None:
         """Make one write, unless the same one was refused a moment ago."""
-        resource = resource_of(ref.api_version, ref.kind)
-        observed = self._shared.cache.get(resource, ref.namespace, ref.name)
+        observed = self._find(ref)
         metadata = observed["metadata"] if observed else {}
         key = WriteKey(verb, ref.kind, ref.namespace, ref.name)
 
@@ -128,12 +127,17 @@ class _Writes:
                 _logger.error("%s %s: %s; retrying in %.0f s", ref.kind, ref.name, error, wait)  # noqa: TRY400 - the sentence says it
             else:
                 memory.forget(key)
+                self._absent.discard((ref.kind, ref.name))
                 return
         if observed is None:
             self._absent.add((ref.kind, ref.name))
         self.unsure |= isinstance(refused.error, Transient)
         self.due_in.append(refused.due - self._now)
         self._refuse(purpose, ref, refused.error, absent=observed is None)
+
+    def _find(self, ref: ObjectRef) -> JsonObject | None:
+        resource = resource_of(ref.api_version, ref.kind)
+        return self._shared.cache.get(resource, ref.namespace, ref.name)
 
     def _wait_for_end(self, purpose: Purpose, ref: ObjectRef, error: StillTerminating) -> None:
         """Wait for the event that an object has gone; name it once that takes long."""

@@ -19,7 +19,6 @@ from enginewright.controller.slim import slim, without_version
 from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import Resource
 from enginewright.manifests import labels
-from enginewright.observed.base import ObservedObject
 
 _TOMBSTONES: Final = 4096  # deleted uids that are remembered, against late events
 UNPACKED: Final = 512  # objects that were read last, of a dozen passes
@@ -35,11 +34,11 @@ class Change(NamedTuple):
     now: JsonObject | None
 
 
-class _Unpacked(JsonObject):
-    """An object that was read lately, with its view once it has one."""
+class Unpacked(JsonObject):
+    """An object that was read lately, with its view or the typed object that it was parsed to, once it has one."""
 
     __slots__ = ("view",)
-    view: ObservedObject | None
+    view: object
 
 
 class _Objects:
@@ -96,9 +95,9 @@ class ObjectCache:
 
     def __init__(self) -> None:
         self._kinds: dict[Resource, _Objects] = {}
-        self._unpacked: OrderedDict[tuple[Resource, str, str], _Unpacked] = OrderedDict()
-        self._of_cluster: dict[tuple[Resource, str, str], _Unpacked] = {}
-        self._listed: set[Resource] = set()  # kinds that the API server has
+        self._unpacked: OrderedDict[tuple[Resource, str, str], Unpacked] = OrderedDict()
+        self._of_cluster: dict[tuple[Resource, str, str], Unpacked] = {}
+        self._known: set[Resource] = set()  # kinds that the API server has
         self._tombstones: OrderedDict[str, None] = OrderedDict()
 
     def observe(
@@ -113,7 +112,6 @@ class ObjectCache:
         self, resource: Resource, names: Collection[_Name], version: str
     ) -> list[JsonObject]:
         """Handle the names in a complete listing; returns the ghosts: what did not exist any more at its version."""
-        self._listed.add(resource)
         as_of = _number(version)
         return [
             self._unpack(resource, *name)
@@ -126,15 +124,21 @@ class ObjectCache:
         self._of(resource).listeners.append(listener)
 
     def is_known(self, resource: Resource) -> bool:
-        """Return whether the API server had this kind at its last listing."""
-        return resource in self._listed
+        """Return whether the API server has this kind."""
+        return resource in self._known
+
+    def know_kind(self, resource: Resource) -> bool:
+        """Take note that the API server has a kind; returns whether that is new."""
+        is_new = not self.is_known(resource)
+        self._known.add(resource)
+        return is_new
 
     def forget_kind(self, resource: Resource) -> bool:
         """Forget a kind that the API server does not have; returns whether it had."""
-        for obj in self.all(resource):
-            self._forget(resource, obj)
+        for name in self.names(resource):  # they may come back as they were
+            self._drop(resource, name)
         was_known = self.is_known(resource)
-        self._listed.discard(resource)
+        self._known.discard(resource)
         return was_known
 
     def names_everywhere(self, resource: Resource, index: str, value: str) -> list[_Name]:
@@ -216,7 +220,7 @@ class ObjectCache:
             self._unpacked.move_to_end(key)
         return obj
 
-    def _hold(self, key: tuple[Resource, str, str], obj: _Unpacked) -> None:
+    def _hold(self, key: tuple[Resource, str, str], obj: Unpacked) -> None:
         if not key[0].namespaced:
             self._of_cluster[key] = obj
             return
@@ -244,26 +248,33 @@ class ObjectCache:
             kind.reindex(*name, old, list_indices(resource, kept))
         else:
             held.version = version
-            kept.view = cast("_Unpacked", before).view
+            kept.view = cast("Unpacked", before).view
         self._hold((resource, *name), kept)
+        if not is_changed:
+            return None
         self._notify(resource, name, kept)
-        return Change(before, kept) if is_changed else None
+        return Change(before, kept)
 
     def _forget(self, resource: Resource, obj: Mapping[str, Any]) -> Change | None:
         uid = obj["metadata"].get("uid", "")
         self._tombstones[uid] = None
         if len(self._tombstones) > _TOMBSTONES:
             self._tombstones.popitem(last=False)
-        name, kind = name_of(obj), self._of(resource)
+        name = name_of(obj)
         before = self.get(resource, *name)
         if before is None or before["metadata"].get("uid", "") != uid:
             return None  # another object has taken the name
+        self._drop(resource, name)
+        return Change(before, None)
+
+    def _drop(self, resource: Resource, name: _Name) -> None:
+        """Forget an object that exists."""
+        kind, before = self._of(resource), self._unpack(resource, *name)
         kind.remove(*name)
         kind.reindex(*name, list_indices(resource, before), frozenset())
         for held in (self._unpacked, self._of_cluster):
             held.pop((resource, *name), None)
         self._notify(resource, name, None)
-        return Change(before, None)
 
     def _notify(self, resource: Resource, name: _Name, obj: JsonObject | None) -> None:
         for listener in self._of(resource).listeners:
@@ -286,15 +297,15 @@ def _owner_by_label(obj: Mapping[str, Any], label: str) -> _Name | None:
     return (metadata.get("namespace") or "", owner) if owner else None
 
 
-def _make_unpacked(obj: JsonObject) -> _Unpacked:
-    unpacked = _Unpacked(obj)
+def _make_unpacked(obj: JsonObject) -> Unpacked:
+    unpacked = Unpacked(obj)
     unpacked.view = None
     return unpacked
 
 
 def _view(kind: Kind[Viewed], obj: JsonObject) -> Viewed:
     """Return the view of an object; one kind has one view."""
-    if not isinstance(obj, _Unpacked):
+    if not isinstance(obj, Unpacked):
         return kind.view(obj)
     if obj.view is None:
         obj.view = kind.view(obj)

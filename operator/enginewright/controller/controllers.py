@@ -26,6 +26,7 @@ from enginewright.controller.shared import Shared
 from enginewright.controller.single_flight import SingleFlight
 from enginewright.controller.verdicts import VerdictPoller
 from enginewright.kube.pod_http import pod_http
+from enginewright.plan.fleet.inputs import list_installed
 from enginewright.plan.plan import plan
 from enginewright.plan.types import EventIntent
 
@@ -50,7 +51,7 @@ class Controllers:
         self.images = ImageReconciler(shared, changed=images_changed, queue=self._add_image)
         fleet = Fleet(
             shared.cache,
-            shared.config.images,
+            list_installed(shared.config),
             shared.config.fleet,
             queue=self._add_model,
             stopped=self._fleet_stopped,
@@ -92,6 +93,7 @@ class Controllers:
             image=self._probes.add,
             proposals=lambda: self._proposals.add(PROPOSALS),
             collection=self._collections.add,
+            lazily=self._add_lazily,
         )
 
     def start(self) -> None:
@@ -171,6 +173,12 @@ class Controllers:
 
     def _add_engine(self, namespace: str, name: str) -> None:
         self._engines.add(EngineKey(namespace, name))
+
+    def _add_lazily(self, key: ModelKey | EngineKey) -> None:
+        if isinstance(key, ModelKey):
+            self._models.add_lazily(key)
+        else:
+            self._engines.add_lazily(key)
 
     def _add_image(self, key: str) -> None:
         self._probes.add(key)

@@ -1,6 +1,6 @@
 """InferenceEngines: gather the facts from the cache, plan, execute, count. No decision is made here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -13,14 +13,15 @@ from enginewright.controller.engine_uses import EngineUses, SettledUsers
 from enginewright.controller.job_turns import JobTurns
 from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.metrics import EngineMetrics
-from enginewright.controller.observe import CLAIM, JOB, POD
+from enginewright.controller.observe import CLAIM, JOB, NODE, POD
 from enginewright.controller.parse import readable
 from enginewright.controller.references import is_tried_again, preparations, references
-from enginewright.controller.refusals import find_refusals
+from enginewright.controller.refusals import read_refusals
 from enginewright.controller.routing import EngineKey
 from enginewright.controller.shared import Shared
 from enginewright.kube.api import JsonObject
-from enginewright.kube.resources import CLAIMS, INFERENCE_ENGINES, JOBS, PODS
+from enginewright.kube.resources import CLAIMS, INFERENCE_ENGINES, JOBS, NODES, PODS
+from enginewright.observed.jobs import JobView
 from enginewright.plan.engines.build import BuildFacts
 from enginewright.plan.engines.engine import plan_engine, users_of
 from enginewright.plan.types import EventIntent, ObjectRef
@@ -57,10 +58,10 @@ class EngineReconciler:
         jobs = cache.views(JOB, cache.of_engine(JOBS, key.namespace, key.name))
         await shared.pods.catch_up(jobs)
         pods = cache.of_engine(PODS, key.namespace, key.name)
-        refusals = await find_refusals(shared, jobs, pods)
+        jobs = await read_refusals(shared, jobs, pods)
         users = users_of(engine, self.uses.of_namespace(key.namespace))
         users, due_in = self.settled.of(key, users, now := shared.now())
-        plan = plan_engine(replace(self._facts(key, engine, users, now), refusals=refusals))
+        plan = plan_engine(self._facts(key, engine, jobs, users, now))
         if plan.removed:
             await self._remove(key, observed, plan.removed)
             return ReconcileResult(exists=False)
@@ -84,10 +85,14 @@ class EngineReconciler:
         self.settled.forget(key)
 
     def _facts(
-        self, key: EngineKey, engine: InferenceEngine, users: tuple[str, ...], now: datetime
+        self,
+        key: EngineKey,
+        engine: InferenceEngine,
+        labelled: Iterable[JobView],
+        users: tuple[str, ...],
+        now: datetime,
     ) -> BuildFacts:
         cache = self.shared.cache
-        labelled = cache.views(JOB, cache.of_engine(JOBS, key.namespace, key.name))
         jobs = of_owner(engine.metadata.uid, labelled, INFERENCE_ENGINES)
         pods = cache.views(POD, cache.of_engine(PODS, key.namespace, key.name))
         running = [job.name for job in jobs if not job.ended]
@@ -96,6 +101,7 @@ class EngineReconciler:
             engine=engine,
             config=self.shared.config,
             now=now,
+            nodes=cache.views(NODE, cache.all(NODES)),
             jobs=jobs,
             pods=of_jobs(jobs, pods),
             progress={name: progress for name, progress in reported if progress},

@@ -1,9 +1,9 @@
 """Events that `kubectl describe` shows, recorded once per change without blocking a reconcile.
 
-Reconciles enqueue them and go on: one task writes them, and logs and drops one that cannot be
-written. Warnings come first, and progress, of which a burst may be long, takes no place from them. The name of an
-Event is derived from its content, so that the same Event of a restarted operator increases the count of the existing
-one instead of adding one.
+Reconciles enqueue them and go on: one task writes them, patiently while the API server fails, and logs and drops one
+that cannot be written. Warnings come first, and what is normal, of which a burst may be long, takes no place from
+them. Progress that is over within `PROGRESS` is told by what it has led to alone. The name of an Event is derived from
+its content, so that the same Event of a restarted operator increases the count of the existing one instead of adding one.
 """
 
 import asyncio
@@ -16,12 +16,17 @@ from typing import Any, Final
 from enginewright_contract.keys import sha256_text
 
 from enginewright.kube.api import JsonObject, KubeApi
-from enginewright.kube.errors import Conflict, KubeError, NotFound
+from enginewright.kube.errors import Conflict, KubeError, NotFound, Transient
 from enginewright.kube.resources import EVENTS
 from enginewright.plan.types import EventIntent
 
 COMPONENT: Final = "enginewright"
 REPEAT_AFTER: Final = 300.0  # seconds in which the same Event is recorded once
+PROGRESS: Final = (
+    30.0  # seconds without another Event about an object, after which its progress is told
+)
+_TICK: Final = 5.0  # seconds between two looks for progress that is due
+_RETRIES: Final = (2.0, 4.0, 8.0, 16.0, 32.0)  # seconds between attempts while no request succeeds
 _WAITING: Final = 1000
 _REMEMBERED: Final = 4096
 _MESSAGE_LIMIT: Final = 1024  # the API server rejects longer ones
@@ -44,19 +49,37 @@ class EventRecorder:
         }
         self._count = asyncio.Semaphore(0)  # of all that wait
         self._last_recorded: OrderedDict[str, float] = OrderedDict()
+        # that is not told yet, by uid: when it is due, in this order
+        self._progress: dict[str, tuple[float, JsonObject]] = {}
 
     def record(self, regarding: Mapping[str, Any], intent: EventIntent) -> None:
-        """Queue an Event about an object, unless the same one was recorded within `REPEAT_AFTER`."""
-        event = _event(regarding, intent)
+        """Queue an Event about an object, progress later and unless another one follows it."""
+        event, uid = _event(regarding, intent), str(regarding["metadata"].get("uid"))
+        self._progress.pop(uid, None)
+        if intent.is_progress:
+            self._progress[uid] = self._clock() + PROGRESS, event
+        else:
+            self._queue(event)
+
+    def _tell_progress(self) -> None:
+        while self._progress:
+            uid, (due, event) = next(iter(self._progress.items()))
+            if due > self._clock():
+                return
+            del self._progress[uid]
+            self._queue(event)
+
+    def _queue(self, event: JsonObject) -> None:
+        """Queue an Event, unless the same one was recorded within `REPEAT_AFTER`."""
         name = event["metadata"]["name"]
         moment = self._clock()
         last = self._last_recorded.get(name)
         if last is not None and moment - last < REPEAT_AFTER:
             return
         try:
-            self._waiting[intent.type].put_nowait(event)
+            self._waiting[event["type"]].put_nowait(event)
         except asyncio.QueueFull:
-            _logger.warning("dropped an event, the queue is full: %s", intent.message)
+            _logger.warning("dropped an event, the queue is full: %s", event["message"])
             return
         self._count.release()
         self._last_recorded[name] = moment
@@ -67,11 +90,16 @@ class EventRecorder:
     async def run(self) -> None:
         """Write Events until cancelled."""
         while True:
-            await self._count.acquire()
+            self._tell_progress()
+            try:
+                async with asyncio.timeout(_TICK):
+                    await self._count.acquire()
+            except TimeoutError:
+                continue
             waiting = next(queue for queue in self._waiting.values() if not queue.empty())
             event = waiting.get_nowait()
             try:
-                await self._write(event)
+                await self._write_patiently(event)
             except KubeError as error:
                 _logger.warning("cannot write an event: %s: %s", error.message, event["message"])
             waiting.task_done()
@@ -80,6 +108,16 @@ class EventRecorder:
         """Return when all recorded Events are written."""
         for queue in self._waiting.values():
             await queue.join()
+
+    async def _write_patiently(self, event: JsonObject) -> None:
+        for pause in _RETRIES:
+            try:
+                return await self._write(event)
+            except Transient as error:
+                if error.is_of_one_write:  # the next one need not wait for it
+                    raise
+            await asyncio.sleep(pause)
+        return await self._write(event)
 
     async def _write(self, event: JsonObject) -> None:
         now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -41,6 +41,7 @@ from enginewright.kube.resources import (
     NODES,
 )
 from enginewright.manifests.labels import REQUESTED_BY
+from enginewright.observed.jobs import JobView
 from enginewright.observed.pods import PodView
 from enginewright.plan.types import Config, Facts
 
@@ -55,7 +56,7 @@ def gather(
     image_failures: Mapping[str, str] | None = None,
     bucket_user: str | None = None,
     may_move: bool = True,
-    refusals: Mapping[str, str] | None = None,
+    jobs: Iterable[JobView] | None = None,
     verdicts: Callable[[Iterable[PodView]], Mapping[str, Verdict]] = lambda _pods: {},
     silent: Callable[[Iterable[PodView]], frozenset[str]] = lambda _pods: frozenset(),
     measured: Callable[[Iterable[PodView]], Mapping[str, Measurements | None]] = lambda _pods: {},
@@ -63,7 +64,7 @@ def gather(
     """Return the facts that a plan of a model is made from.
 
     `model` may be newer than the cached one; `now` is timezone-aware; images are named by reference, and
-    pods by name.
+    pods by name; `jobs` are by default those in the cache.
     """
     namespace, name, uid = model.metadata.namespace, model.metadata.name, model.metadata.uid
 
@@ -71,8 +72,8 @@ def gather(
         labelled = cache.views(kind, cache.of_model(kind.resource, namespace, name))
         return of_owner(uid, labelled)
 
-    jobs = children(JOB)
-    pods = of_jobs(jobs, cache.views(POD, cache.of_model(POD.resource, namespace, name)))
+    own_jobs = children(JOB) if jobs is None else of_owner(uid, jobs)
+    pods = of_jobs(own_jobs, cache.views(POD, cache.of_model(POD.resource, namespace, name)))
     deployments = children(DEPLOYMENT)
     claim = cache.get(CLAIMS, namespace, config.store.claim)
     engines = {reference.name for reference in model.status.engines}
@@ -88,8 +89,7 @@ def gather(
         bucket_user=bucket_user,
         may_move=may_move,
         store=next(iter(cache.views(CLAIM, (claim,) if claim else ())), None),
-        jobs=jobs,
-        refusals=refusals or {},
+        jobs=own_jobs,
         pods=pods,
         deployments=tuple(deployment for deployment in deployments if deployment.is_serving),
         canaries=tuple(deployment for deployment in deployments if deployment.is_canary),

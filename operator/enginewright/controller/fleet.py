@@ -21,14 +21,13 @@ from enginewright.controller.routing import ModelKey
 from enginewright.kube.resources import ACCELERATOR_CLASSES, INFERENCE_MODELS
 from enginewright.observed.moves import MoveView, move_view
 from enginewright.plan.fleet.inputs import list_configured
-from enginewright.plan.fleet.turns import FleetState, Halt, ModelName, fleet_state
+from enginewright.plan.fleet.turns import FleetState, Halt, ModelName, fleet_state, is_settled
 from enginewright.plan.types import FleetConfig
 
 STOPPED: Final = (
     "{failures} models do not run right with the new runtime image or an edited AcceleratorClass, so that no further one moves:"
-    " `kubectl get im -A -o wide` shows them as Kept or, while they are tried again"
-    " (status.images.retried), as Waiting or Moving, `kubectl describe` why; name another image, correct"
-    " the class, or raise fleet.maxFailures in the chart's values"
+    " `kubectl get im -A -o wide` shows them as Kept, `kubectl describe` why; name another image, correct the"
+    " class, or raise fleet.maxFailures in the chart's values"
 )
 
 _logger = logging.getLogger(__name__)
@@ -40,19 +39,21 @@ class Fleet:
     def __init__(
         self,
         cache: ObjectCache,
-        images: Mapping[str, str],
+        installed: Mapping[str, str],
         config: FleetConfig,
         *,
         queue: Callable[[ModelKey], None],
         stopped: Callable[[str], None],
     ) -> None:
-        """Take the installation's `images` by variant; `stopped` gets the cause when failures stop moves."""
-        self._images = images
+        """Take what the chart's values have; `stopped` gets the cause when failures stop moves."""
+        self._installed = installed
         self._classes: dict[str, AcceleratorClass] = {}
         self._config = config
         self._queue = queue
         self._stopped = stopped
         self._moves: dict[ModelName, MoveView] = {}
+        self._unsettled: dict[ModelName, MoveView] = {}  # of these, by what is configured
+        self._configured: dict[str, str] | None = None  # until a class changes
         self._granted: set[ModelName] = set()
         self._state: FleetState | None = None  # until a move changes
         self._announced: frozenset[ModelName] = frozenset()
@@ -64,11 +65,13 @@ class Fleet:
     def state(self) -> FleetState:
         """Return how far all models have come."""
         if self._state is None:
+            configured = self._list_configured()
             self._state = fleet_state(
-                self._moves.values(),
-                list_configured(self._images, self._classes.values()),
+                self._unsettled.values(),
+                configured,
                 self._config,
                 self._granted,
+                settled=len(self._moves) - len(self._unsettled),
             )
         return self._state
 
@@ -100,11 +103,14 @@ class Fleet:
         move = move_view(obj) if obj is not None else None
         if move == self._moves.get(name):
             return
+        self._unsettled.pop(name, None)
         if move is None:
             del self._moves[name]
             self._granted.discard(name)
         else:
             self._moves[name] = move
+            if self._configured is None or not is_settled(move, self._configured):
+                self._unsettled[name] = move
         self._state = None
 
     def _on_class(self, name: ModelName, obj: Mapping[str, Any] | None) -> None:
@@ -113,7 +119,18 @@ class Fleet:
             self._classes[name[1]] = device_class
         now = self._classes.get(name[1])
         if (before and before.spec) != (now and now.spec):  # else it is of its status
-            self._state = None
+            self._state = self._configured = None
+
+    def _list_configured(self) -> dict[str, str]:
+        """Return what the installation has, and find who differs from it if that is new."""
+        if self._configured is None:
+            self._configured = list_configured(self._installed, self._classes.values())
+            self._unsettled = {
+                name: move
+                for name, move in self._moves.items()
+                if not is_settled(move, self._configured)
+            }
+        return self._configured
 
 
 class FleetCollector(Collector):

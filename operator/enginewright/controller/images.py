@@ -7,7 +7,7 @@ restarted operator does not probe again. Models wait for the report, and show wh
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from enginewright_contract.images import ImageFacts
@@ -16,21 +16,23 @@ from pydantic import ValidationError
 from enginewright.api.job_failure import JobFailure
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.loop import ReconcileResult
-from enginewright.controller.observe import JOB, POD
+from enginewright.controller.observe import JOB, NODE, POD
 from enginewright.controller.operator_namespace import ConfigMapStore
-from enginewright.controller.refusals import find_refusals
+from enginewright.controller.refusals import read_refusals
 from enginewright.controller.shared import Shared
 from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import (
     CONTROLLER_REVISIONS,
     INFERENCE_MODELS,
     JOBS,
+    NODES,
     PODS,
     Resource,
 )
 from enginewright.manifests.labels import IMAGE
 from enginewright.manifests.placement import placement_hash
 from enginewright.manifests.probe_job import image_hash, probe_job, probe_job_name
+from enginewright.observed.jobs import JobView
 from enginewright.plan.attempts import (
     Failed,
     InProgress,
@@ -96,8 +98,8 @@ class ImageReconciler:
             return ReconcileResult(exists=False)  # probed, or no longer configured
         jobs = self._cache.views(JOB, self._ours(JOBS, key))
         await self._shared.pods.catch_up(jobs)
-        refusals = await find_refusals(self._shared, jobs, self._ours(PODS, key))
-        observed = replace(self._observe(key), refusals=refusals)
+        jobs = await read_refusals(self._shared, jobs, self._ours(PODS, key))
+        observed = self._observe(key, jobs)
         last = self._attempts.get(key, _Attempts())
         attempt = max(last.attempt, _newest(key, observed))
         work = probing(key, placement_hash(self._config.jobs))
@@ -112,7 +114,7 @@ class ImageReconciler:
                 return await self._start(key, image, state, observed)
             case InProgress():
                 failed = state.failure.sentence if state.failure else ""
-                if why := state.waiting_for or failed:
+                if why := state.wait.message if state.wait else failed:
                     self._report(image, why)
                 return ReconcileResult(requeue_after=state.requeue_after)
             case Failed():
@@ -122,10 +124,10 @@ class ImageReconciler:
                     await self._delete(state.ends)
                 return ReconcileResult(requeue_after=state.requeue_after)
 
-    def _observe(self, key: str) -> Observed:
-        jobs = self._cache.views(JOB, self._ours(JOBS, key))
+    def _observe(self, key: str, jobs: Iterable[JobView]) -> Observed:
         pods = self._cache.views(POD, self._ours(PODS, key))
-        return Observed({job.name: job for job in jobs}, pods, self._shared.now())
+        nodes = self._cache.views(NODE, self._cache.all(NODES))
+        return Observed({job.name: job for job in jobs}, pods, self._shared.now(), nodes)
 
     def _ours(self, resource: Resource, key: str) -> tuple[JsonObject, ...]:
         """Return an image's Jobs or pods in the operator's namespace; labels elsewhere are not trusted."""

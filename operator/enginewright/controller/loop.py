@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from enginewright.controller.logs import log_context
-from enginewright.controller.queue import QueueClosed, QueueMetrics, WorkQueue
+from enginewright.controller.queue import LAZY, QueueClosed, QueueMetrics, WorkQueue
 from enginewright.kube.errors import KubeError, Transient
 
 Key = TypeVar("Key", bound=Hashable)
@@ -58,6 +58,18 @@ class LoopMetrics:
             registry=registry,
             buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60),
         )
+        self.workers = Gauge(
+            "controller_runtime_max_concurrent_reconciles",
+            "Workers of a controller.",
+            ("controller",),
+            registry=registry,
+        )
+        self.active = Gauge(
+            "controller_runtime_active_workers",
+            "Workers of a controller that are on a key.",
+            ("controller",),
+            registry=registry,
+        )
 
 
 class Controller(Generic[Key]):
@@ -78,6 +90,7 @@ class Controller(Generic[Key]):
         self._describe = describe
         self._metrics = metrics
         self._workers = workers
+        metrics.workers.labels(name).set(workers)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -91,6 +104,11 @@ class Controller(Generic[Key]):
         """Queue a key; dropped before the start, which queues everything."""
         if self._tasks:
             self.queue.add(key)
+
+    def add_lazily(self, key: Key) -> None:
+        """Queue a key for a change that others will follow; likewise."""
+        if self._tasks:
+            self.queue.add_lazily(key)
 
     async def stop(self, grace: float) -> bool:
         """Accept no more keys, cancel work after `grace` seconds; returns whether nothing was cancelled."""
@@ -117,7 +135,10 @@ class Controller(Generic[Key]):
                 key = await self.queue.get()
             except QueueClosed:
                 return
-            with log_context(controller=self._name, **self._describe(key)):
+            with (
+                log_context(controller=self._name, **self._describe(key)),
+                self._metrics.active.labels(self._name).track_inprogress(),
+            ):
                 try:
                     await self._process(key)
                 finally:
@@ -150,8 +171,8 @@ class Controller(Generic[Key]):
             self.queue.forget(key)
             return "success"
         if reconciled.requeue:
-            # With backoff, in case a plan never settles.
-            self.queue.add_rate_limited(key)
+            # with what others make of it, and with backoff in case a plan never settles
+            self.queue.add_rate_limited(key, LAZY)
             return "requeue"
         self.queue.forget(key)
         resync = RESYNC * random.uniform(0.9, 1.1)  # noqa: S311 - spreads load, no secret

@@ -1,12 +1,14 @@
 """The operator's own metrics about models and engines.
 
-Models are counted from the cache at every scrape, engines when one of their Jobs has finished. Only
-models that are not ready have named series, up to a limit.
+Models are counted by their last change, engines when one of their Jobs has finished. Only models that are not
+ready have named series, up to a limit.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, Self
 
 from enginewright_contract.reasons import Reason
@@ -37,6 +39,7 @@ class _NotReady:
     name: str
     reason: str
     stalled: bool
+    serves: bool  # at least one pod, perhaps of an older revision
 
     @classmethod
     def of(cls, model: Mapping[str, Any]) -> Self | None:
@@ -49,20 +52,56 @@ class _NotReady:
         if ready.get("status") == "True" or metadata.get("deletionTimestamp"):
             return None
         reason = str(ready.get("reason") or StatusReason.NOT_YET_VERIFIED)
-        stalled = (conditions.get(ConditionType.STALLED) or {}).get("status") == "True"
+        stalled, serves = (
+            (conditions.get(kind) or {}).get("status") == "True"
+            for kind in (ConditionType.STALLED, ConditionType.AVAILABLE)
+        )
         rank = 2 if reason == StatusReason.SUSPENDED else int(not stalled)
-        return cls(rank, metadata["namespace"], metadata["name"], reason, stalled)
+        return cls(rank, metadata["namespace"], metadata["name"], reason, stalled, serves)
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What is counted of a model."""
+
+    conditions: tuple[tuple[str, str], ...]  # types and statuses
+    phase: str  # of the rollout, if any
+    is_interim: bool
+    not_ready: _NotReady | None
+
+    @classmethod
+    def of(cls, obj: Mapping[str, Any], shared: dict[object, Any]) -> Self:
+        """Return what is counted of an InferenceModel; `shared` has what others have too."""
+        status = obj.get("status") or {}
+        conditions = tuple(
+            (item["type"], item["status"]) for item in status.get("conditions") or ()
+        )
+        serving = (status.get("serving") or {}).get("classes") or ()
+        return cls(
+            shared.setdefault(conditions, conditions),
+            sys.intern(str((status.get("target") or {}).get("phase") or "")),
+            any(item.get("interim") for item in serving),
+            _NotReady.of(obj),
+        )
 
 
 class ModelCollector(Collector):
-    """The conditions of models, counted, and by name where they are not ready."""
+    """The conditions of all models in the cache, which must still be empty; by name where they are not ready."""
 
     def __init__(
         self, cache: ObjectCache, registry: CollectorRegistry, *, leads: Callable[[], bool]
     ) -> None:
-        self._cache = cache
+        self._models: dict[tuple[str, str], _Model] = {}
+        self._shared: dict[object, Any] = {}
         self._leads = leads
+        cache.listen(INFERENCE_MODELS, self._on_model)
         registry.register(self)
+
+    def _on_model(self, name: tuple[str, str], obj: JsonObject | None) -> None:
+        if obj is None:
+            self._models.pop(name, None)
+        else:
+            self._models[name] = _Model.of(obj, self._shared)
 
     @override
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -75,19 +114,18 @@ class ModelCollector(Collector):
         )
         if not leads:
             return  # by the leader alone, so that each model is counted once
-        models = list(self._cache.all(INFERENCE_MODELS))
-        yield self._counts(models)
-        yield _phases(models)
-        yield _interims(models)
-        yield from self._not_ready(models)
-
-    def _counts(self, models: list[JsonObject]) -> GaugeMetricFamily:
-        """Count conditions; a status that no model has is zero rather than absent."""
-        counts = Counter(
-            (condition["type"], condition["status"])
-            for model in models
-            for condition in (model.get("status") or {}).get("conditions") or ()
+        yield self._count_conditions()
+        yield self._count_phases()
+        yield GaugeMetricFamily(
+            "enginewright_models_interim",
+            "InferenceModels that serve without an engine until it is built (spec.build.interim).",
+            value=sum(model.is_interim for model in self._models.values()),
         )
+        yield from self._name_not_ready()
+
+    def _count_conditions(self) -> GaugeMetricFamily:
+        """Count conditions; a status that no model has is zero rather than absent."""
+        counts = Counter(chain.from_iterable(model.conditions for model in self._models.values()))
         family = GaugeMetricFamily(
             "enginewright_models",
             "InferenceModels by condition and status; exposed by the leader alone.",
@@ -98,46 +136,35 @@ class ModelCollector(Collector):
                 family.add_metric((condition, status), counts[condition, status])
         return family
 
-    def _not_ready(self, models: list[JsonObject]) -> Iterator[GaugeMetricFamily]:
-        models_not_ready = sorted(filter(None, map(_NotReady.of, models)))
+    def _count_phases(self) -> GaugeMetricFamily:
+        counts = Counter(model.phase for model in self._models.values())
+        family = GaugeMetricFamily(
+            "enginewright_rollouts",
+            "New revisions of InferenceModels that are being brought up, by phase.",
+            labels=("phase",),
+        )
+        for phase in TargetPhase:
+            family.add_metric((phase,), counts[phase])
+        return family
+
+    def _name_not_ready(self) -> Iterator[GaugeMetricFamily]:
+        reported = (model.not_ready for model in self._models.values())
+        models_not_ready = sorted(filter(None, reported))
         family = GaugeMetricFamily(
             "enginewright_model_not_ready",
             "1 for an InferenceModel that is not Ready, with the reason of its condition; stalled"
-            f" ones first, {NAMED_MODELS} at most. `namespace` is the scrape's, hence model_namespace.",
-            labels=("model_namespace", "model", "reason", "stalled"),
+            f" ones first, {NAMED_MODELS} at most; serves: at least one pod does. `namespace` is the scrape's, hence model_namespace.",
+            labels=("model_namespace", "model", "reason", "stalled", "serves"),
         )
         for ready in models_not_ready[:NAMED_MODELS]:
-            stalled = "true" if ready.stalled else "false"
-            family.add_metric((ready.namespace, ready.name, ready.reason, stalled), 1)
+            states = (str(state).lower() for state in (ready.stalled, ready.serves))
+            family.add_metric((ready.namespace, ready.name, ready.reason, *states), 1)
         yield family
         yield GaugeMetricFamily(
             "enginewright_model_not_ready_omitted",
             "InferenceModels that are not Ready and have no series of their own.",
             value=max(0, len(models_not_ready) - NAMED_MODELS),
         )
-
-
-def _phases(models: list[JsonObject]) -> GaugeMetricFamily:
-    targets = ((model.get("status") or {}).get("target") or {} for model in models)
-    counts = Counter(target.get("phase") for target in targets)
-    family = GaugeMetricFamily(
-        "enginewright_rollouts",
-        "New revisions of InferenceModels that are being brought up, by phase.",
-        labels=("phase",),
-    )
-    for phase in TargetPhase:
-        family.add_metric((phase,), counts[phase])
-    return family
-
-
-def _interims(models: list[JsonObject]) -> GaugeMetricFamily:
-    serving = ((model.get("status") or {}).get("serving") or {} for model in models)
-    count = sum(any(item.get("interim") for item in one.get("classes") or ()) for one in serving)
-    return GaugeMetricFamily(
-        "enginewright_models_interim",
-        "InferenceModels that serve without an engine until it is built (spec.build.interim).",
-        value=count,
-    )
 
 
 class RolloutMetrics:

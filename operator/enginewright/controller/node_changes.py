@@ -1,7 +1,6 @@
 """For which models and classes a changed node may decide something. Pure."""
 
 from dataclasses import dataclass
-from typing import Final
 
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.observe import CLAIM, NODE
@@ -9,8 +8,6 @@ from enginewright.kube.resources import ACCELERATOR_CLASSES, CLAIMS, NODES
 from enginewright.manifests.placement import ARCHITECTURE
 from enginewright.observed.nodes import NodeView
 from enginewright.plan.types import StoreConfig
-
-_SHARED: Final = "ReadWriteMany"
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,5 @@ class NodeChange:
 
 def _is_shared(cache: ObjectCache, store: StoreConfig | None) -> bool:
     """Return whether pods on several nodes can read every store."""
-    if store is None or (store.bucket is None and store.access_mode != _SHARED):
-        return False
-    claims = cache.views(CLAIM, cache.all(CLAIMS)) if store.bucket is None else ()
-    return all(_SHARED in claim.access_modes for claim in claims)
+    claims = cache.views(CLAIM, cache.all(CLAIMS))
+    return store is not None and all(map(store.is_shared, (None, *claims)))

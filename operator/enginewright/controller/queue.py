@@ -5,7 +5,8 @@ is queued again when that work is done, so no two workers ever hold one key and 
 
 Unlike client-go's, it leaves a key alone for a moment after work on it: one action of a controller or a kubelet
 comes as a burst of changes, and our own writes come back among them. A key that has rested is worked on at once,
-and none waits longer than that, however many changes there are.
+and none waits longer than that, however many changes there are. A change that others will follow, as of a pod that
+starts, waits for them a little longer.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ Key = TypeVar("Key", bound=Hashable)
 _BASE_DELAY: Final = 0.1  # seconds, doubled at each failure
 _MAX_DELAY: Final = 300.0
 REST: Final = 0.2  # seconds from the end of work on a key to the next
+LAZY: Final = 0.5  # seconds for which a change waits for those that follow it
 _BUCKETS: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 300)
 
 
@@ -59,6 +61,12 @@ class QueueMetrics:
             labels,
             registry=registry,
         )
+        self.longest = Gauge(
+            "workqueue_longest_running_processor_seconds",
+            "Age of the oldest work in progress.",
+            labels,
+            registry=registry,
+        )
 
 
 class WorkQueue(Generic[Key]):
@@ -73,6 +81,7 @@ class WorkQueue(Generic[Key]):
         self._resting: dict[Key, asyncio.TimerHandle] = {}
         self._added: dict[Key, float] = {}  # queued when
         self._later: dict[Key, asyncio.TimerHandle] = {}
+        self._lazy: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
         self._getters: deque[asyncio.Future[None]] = deque()
         self._closed = False
@@ -82,17 +91,26 @@ class WorkQueue(Generic[Key]):
         self._work = metrics.work.labels(name)
         metrics.depth.labels(name).set_function(lambda: len(self._waiting))
         metrics.unfinished.labels(name).set_function(self._sum_unfinished)
+        metrics.longest.labels(name).set_function(lambda: self.longest_running)
 
     def add(self, key: Key) -> None:
-        """Queue `key` unless it is queued; while it is worked on or rests, remember it for afterwards."""
+        """Queue `key` unless it is queued: once it has rested, and lazily while it is worked on, which is what changes it."""
+        if key in self._processing:
+            self.add_lazily(key)
+            return
         if self._closed or key in self._dirty:
             return
         self._dirty.add(key)
         self._adds.inc()
         self._added[key] = self._loop.time()
-        if key not in self._processing and key not in self._resting:
+        if key not in self._resting:
             self._waiting.append(key)
             self._wake()
+
+    def add_lazily(self, key: Key) -> None:
+        """Queue `key` within `LAZY` seconds, unless it is worked on before for another reason."""
+        if not (self._closed or key in self._dirty or key in self._lazy):
+            self._lazy[key] = self._loop.call_later(LAZY, self._due_lazily, key)
 
     def add_after(self, key: Key, delay: float) -> None:
         """Queue `key` in `delay` seconds; of several delays for one key the earliest counts."""
@@ -147,6 +165,8 @@ class WorkQueue(Generic[Key]):
                 raise
         key = self._waiting.popleft()
         self._dirty.discard(key)
+        if lazy := self._lazy.pop(key, None):
+            lazy.cancel()
         now = self._loop.time()
         self._wait.observe(now - self._added.pop(key, now))
         self._processing[key] = now
@@ -162,7 +182,7 @@ class WorkQueue(Generic[Key]):
     def shut_down(self) -> None:
         """Accept no more keys and drop waiting ones: a level-triggered loop finds them again."""
         self._closed = True
-        for timers in (self._later, self._resting):
+        for timers in (self._later, self._lazy, self._resting):
             for timer in timers.values():
                 timer.cancel()
             timers.clear()
@@ -179,6 +199,10 @@ class WorkQueue(Generic[Key]):
 
     def _due(self, key: Key) -> None:
         self._later.pop(key, None)
+        self.add(key)
+
+    def _due_lazily(self, key: Key) -> None:
+        del self._lazy[key]
         self.add(key)
 
     def _end_rest(self, key: Key) -> None:

@@ -16,7 +16,7 @@ from enginewright.controller.job_turns import JobTurns
 from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.observe import JOB
 from enginewright.controller.parse import readable
-from enginewright.controller.refusals import find_refusals
+from enginewright.controller.refusals import read_refusals
 from enginewright.controller.routing import ModelKey
 from enginewright.controller.shared import Shared
 from enginewright.controller.single_flight import SingleFlight
@@ -87,7 +87,7 @@ class ModelReconciler:
         jobs = cache.views(JOB, cache.of_model(JOBS, key.namespace, key.name))
         await shared.pods.catch_up(jobs)
         pods = cache.of_model(PODS, key.namespace, key.name)
-        refusals = await find_refusals(shared, jobs, pods)
+        jobs = await read_refusals(shared, jobs, pods)
         if model.status.images:
             self.images.require(image.image for image in model.status.images.current)
         facts = gather(
@@ -99,7 +99,7 @@ class ModelReconciler:
             image_failures=self.images.failures,
             bucket_user=shared.bucket_user.known,
             may_move=self.takes_turn(key),
-            refusals=refusals,
+            jobs=jobs,
             verdicts=self.verdicts,
             silent=self.silent,
             measured=self.measured,

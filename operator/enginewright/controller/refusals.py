@@ -5,6 +5,7 @@ A Deployment has a condition for it; a Job only has Events, which are read while
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -22,20 +23,19 @@ _REASON: Final = "FailedCreate"  # of the Job controller
 _logger = logging.getLogger(__name__)
 
 
-async def find_refusals(
+async def read_refusals(
     shared: Shared, jobs: Iterable[JobView], pods: Iterable[JsonObject]
-) -> dict[str, str]:
-    """Return why those of `jobs` that should have one of `pods` have none, by name, as far as Events can be read."""
-    refusals = {}
+) -> tuple[JobView, ...]:
+    """Return `jobs` with why those that should have one of `pods` have none, as far as Events can be read."""
     has_pod = {pod.owners.get(JOBS.kind) for pod in shared.cache.views(POD, pods)}
-    for job in jobs:
-        if (
-            job.uid not in has_pod
-            and _should_have_pod(job, shared.now())
-            and (message := await _read(shared, job))
-        ):
-            refusals[job.name] = message
-    return refusals
+    return tuple(
+        [
+            replace(job, refused=await _read(shared, job))
+            if job.uid not in has_pod and _should_have_pod(job, shared.now())
+            else job
+            for job in jobs
+        ]
+    )
 
 
 def _should_have_pod(job: JobView, now: datetime) -> bool:

@@ -10,20 +10,24 @@ from enginewright_contract.keys import sha256_text
 from enginewright.controller.cache import ObjectCache, engine_of, model_of
 from enginewright.controller.indices import CLASSES, PREPARED, UNBUILT
 from enginewright.controller.node_changes import NodeChange
-from enginewright.controller.observe import DEPLOYMENT, JOB, NODE, POD, Kind, name_of
+from enginewright.controller.observe import CLAIM, DEPLOYMENT, JOB, NODE, POD, Kind, name_of
 from enginewright.controller.slim import without_version
 from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     CLAIMS,
+    DEPLOYMENTS,
     INFERENCE_ENGINES,
     INFERENCE_MODELS,
     JOBS,
     NODES,
+    PODS,
     Resource,
 )
 from enginewright.manifests import labels
 from enginewright.manifests.collect_job import COLLECT
+from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.jobs import JobView
 from enginewright.plan.types import StoreConfig
 
 # kinds whose objects show that a namespace has a store
@@ -34,7 +38,7 @@ _USE: Final = frozenset({"users", "lastUsed", "unusedSince", "prepared"})
 
 # kinds of whose status plans read a view alone
 _BY_STATUS: Final[Mapping[Resource, Kind[Any]]] = {
-    kind.resource: kind for kind in (JOB, POD, DEPLOYMENT)
+    kind.resource: kind for kind in (JOB, POD, DEPLOYMENT, CLAIM)
 }
 
 
@@ -62,6 +66,8 @@ class Sinks:
     image: Callable[[str], None]
     proposals: Callable[[], None]
     collection: Callable[[str], None]  # takes a namespace
+    # a model or an engine, for a change that others will follow; without it, at once
+    lazily: Callable[[ModelKey | EngineKey], None] | None = None
 
 
 class Router:
@@ -86,10 +92,11 @@ class Router:
             return
         if before is not None and now is not None and self._reads_alike(resource, before, now):
             return
+        lazily = self._will_be_followed(resource, before, now)
         if now is not None:
-            self._route(resource, now)
-        if before is not None and (now is None or _owners(before) != _owners(now)):
-            self._route(resource, before)
+            self._route(resource, now, lazily=lazily)
+        if before is not None and (now is None or _find_owner(before) != _find_owner(now)):
+            self._route(resource, before, lazily=lazily)
         if now is not None and before is None:
             self._collection(resource, now)
 
@@ -105,6 +112,11 @@ class Router:
         """Handle the end of a listing with these names, of this version."""
         for ghost in self._cache.end_listing(resource, names, version):
             self.event(resource, ghost, deleted=True)
+
+    def on_kind_found(self, resource: Resource) -> None:
+        """Handle that the API server has a kind that it may lack."""
+        if self._cache.know_kind(resource):
+            self.all_models()
 
     def missing(self, resource: Resource) -> None:
         """Handle that the API server does not have a kind."""
@@ -148,7 +160,7 @@ class Router:
         for namespace in sorted(namespaces):
             self._sinks.collection(namespace)
 
-    def _route(self, resource: Resource, obj: Mapping[str, Any]) -> None:
+    def _route(self, resource: Resource, obj: Mapping[str, Any], *, lazily: bool = False) -> None:
         if resource == INFERENCE_MODELS:
             self._models((name_of(obj),))
             self._queue_unbuilt_engines(obj)
@@ -160,25 +172,45 @@ class Router:
             self._engine(obj)
         elif resource == CLAIMS:
             namespace = obj["metadata"]["namespace"]
-            self._models(self._cache.names(INFERENCE_MODELS, namespace))
-            for name in self._cache.find_names(INFERENCE_ENGINES, namespace, UNBUILT, ""):
-                self._sinks.engine(EngineKey(namespace, name))
-        elif owner := model_of(obj):
-            self._sinks.model(ModelKey(*owner))
-        elif owner := engine_of(obj):
-            self._sinks.engine(EngineKey(*owner))
+            for name in self._cache.names(INFERENCE_MODELS, namespace):
+                self._owner(ModelKey(*name), lazily=lazily)
+            for engine in self._cache.find_names(INFERENCE_ENGINES, namespace, UNBUILT, ""):
+                self._owner(EngineKey(namespace, engine), lazily=lazily)
+        elif owner := _find_owner(obj):
+            self._owner(owner, lazily=lazily)
         elif _collects(obj):
             self._sinks.collection(obj["metadata"]["namespace"])
         elif image := (obj["metadata"].get("labels") or {}).get(labels.IMAGE):
             self._sinks.image(image)
 
+    def _owner(self, key: ModelKey | EngineKey, *, lazily: bool) -> None:
+        if lazily and self._sinks.lazily:
+            self._sinks.lazily(key)
+        elif isinstance(key, ModelKey):
+            self._sinks.model(key)
+        else:
+            self._sinks.engine(key)
+
     def _reads_alike(self, resource: Resource, before: JsonObject, now: JsonObject) -> bool:
-        """Return whether only what no plan reads has changed: counters and finalizers of the controllers of pods."""
+        """Return whether only what no plan reads has changed: counters and finalizers of other controllers."""
         kind = _BY_STATUS.get(resource)
         return (
             kind is not None
-            and _get_given(before) == _get_given(now)
+            and (resource == CLAIMS or _get_given(before) == _get_given(now))
             and self._cache.views(kind, (before,)) == self._cache.views(kind, (now,))
+        )
+
+    def _will_be_followed(
+        self, resource: Resource, before: JsonObject | None, now: JsonObject | None
+    ) -> bool:
+        """Return whether a Job or a Deployment proceeds without a result, which comes with a change of its own."""
+        if resource == PODS:  # their Job or Deployment says what becomes of them
+            return True
+        if before is None or now is None or resource not in (JOBS, DEPLOYMENTS, CLAIMS):
+            return False
+        (old,), (new,) = (self._cache.views(_BY_STATUS[resource], (obj,)) for obj in (before, now))
+        return resource == CLAIMS or (
+            _get_given(before) == _get_given(now) and _get_results(old) == _get_results(new)
         )
 
     def _node(self, before: JsonObject | None, now: JsonObject | None) -> None:
@@ -249,6 +281,13 @@ def _hash_without_use(engine: Mapping[str, Any]) -> str:
     return sha256_text(canonical_json({**without_version(engine), "status": kept}))
 
 
+def _get_results(view: JobView | DeploymentView) -> tuple[object, ...]:
+    """Return what decides something of a Job or a Deployment."""
+    if isinstance(view, JobView):
+        return view.outcome, view.suspended
+    return view.available, view.is_stuck, view.refused is None
+
+
 def _get_given(obj: JsonObject) -> JsonObject:
     """Return all of an object but its status and what it is kept for."""
     given = {name: item for name, item in without_version(obj).items() if name != "status"}
@@ -260,5 +299,8 @@ def _collects(obj: Mapping[str, Any]) -> bool:
     return (obj["metadata"].get("labels") or {}).get(labels.COMPONENT) == COLLECT
 
 
-def _owners(obj: Mapping[str, Any]) -> tuple[object, object]:
-    return model_of(obj), engine_of(obj)
+def _find_owner(obj: Mapping[str, Any]) -> ModelKey | EngineKey | None:
+    if owner := model_of(obj):
+        return ModelKey(*owner)
+    owner = engine_of(obj)
+    return EngineKey(*owner) if owner else None

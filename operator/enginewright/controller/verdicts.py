@@ -8,7 +8,7 @@ known until the pods have been polled again.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -16,7 +16,12 @@ from typing import Any, Final
 from enginewright_contract.base import first_problem
 from enginewright_contract.keys import sha256_text
 from enginewright_contract.report import Progress
-from enginewright_contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS, Verdict
+from enginewright_contract.verdict import (
+    RELEASE_ANNOTATION,
+    RELEASE_SECONDS,
+    TIMES_ANNOTATION,
+    Verdict,
+)
 from prometheus_client import CollectorRegistry, Counter
 from pydantic import ValidationError
 
@@ -33,6 +38,7 @@ from enginewright.controller.poll_targets import (
     releasable,
 )
 from enginewright.controller.routing import ModelKey
+from enginewright.controller.start_times import StartTimesMemory
 from enginewright.kube.errors import KubeError
 from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodHttp
 from enginewright.kube.resources import DEPLOYMENTS, PODS
@@ -40,14 +46,15 @@ from enginewright.manifests.labels import ENGINE
 from enginewright.observed.pods import JOB_NAME, PodView
 
 CONCURRENCY: Final = 32  # requests in progress
-FRESH: Final = 60.0  # seconds after a change in which more of them are likely
+FRESH: Final = 15.0  # seconds after a change in which more of them are likely
 STARTING: Final = 600.0  # seconds for which a pod that is not ready is polled fast
 EXPIRY: Final = 3 * SWEEP  # seconds after which a response that was not renewed is discarded
 
 # seconds without a response after which a pod's last report is too old; more where sweeps take longer
 SILENCE: Final = 300.0
 _RENEW: Final = RELEASE_SECONDS / 2  # seconds before its end at which a release is written again
-_SYNC: Final = 1.0  # seconds between two comparisons with the cache
+_BURST: Final = 0.1  # seconds between two comparisons with the cache, which changes in bursts
+_LOOK: Final = 1.0  # seconds between two searches for responses that are too old
 _MAX_MESSAGE: Final = 1024  # characters of a verdict's message that go into conditions
 _TENTH: Final = 10  # percent
 
@@ -125,16 +132,17 @@ class VerdictPoller:
         self._canaries: dict[_Name, ModelKey] = {}
         self._rolling_models: frozenset[ModelKey] = frozenset()
         self.measurements = MeasurementPolls(cache, http)
+        self._start_times = StartTimesMemory()
         self._pods: dict[str, _Pod] = {}  # by uid
         self._uids: dict[_Name, str] = {}  # of these
         # since the last comparison with the cache
         self._changed_pods = set(cache.names(PODS))
         self._changed_deployments = set(cache.names(DEPLOYMENTS))
-        cache.listen(PODS, lambda name, _: self._changed_pods.add(name))
-        cache.listen(DEPLOYMENTS, lambda name, _: self._changed_deployments.add(name))
+        cache.listen(PODS, lambda name, _: self._note(self._changed_pods, name))
+        cache.listen(DEPLOYMENTS, lambda name, _: self._note(self._changed_deployments, name))
         self._released: dict[ModelKey, str] = {}  # the pod that may become unready
-        self._in_flight: set[asyncio.Task[None]] = set()
-        self._slot_free = asyncio.Event()
+        self._in_flight: set[asyncio.Task[object]] = set()
+        self._woken = asyncio.Event()  # by a change, or a request that has ended
         self._task: asyncio.Task[None] | None = None
 
     def verdicts_of(self, pods: Iterable[PodView]) -> dict[str, Verdict]:
@@ -173,29 +181,38 @@ class VerdictPoller:
 
     async def _run(self) -> None:
         clock = asyncio.get_running_loop().time
-        next_sync = clock()
+        next_look = next_compare = clock()
         while True:
             now = clock()
-            if now >= next_sync:
-                self._sync(now)
-                next_sync = now + _SYNC
+            if self._has_changed and now >= next_compare:
+                self._compare(now)
+                next_compare = now + _BURST
+            if now >= next_look:
+                self._discard_old(now)
+                next_look = now + _LOOK
             while len(self._in_flight) < CONCURRENCY and (uid := self._schedule.take(now)):
                 self._start_poll(uid)
-            wake = next_sync
+            wake = min(next_look, next_compare) if self._has_changed else next_look
             full = len(self._in_flight) >= CONCURRENCY
             if not full and (due := self._schedule.next_time()) is not None:
                 wake = min(wake, due)
-            self._slot_free.clear()
+            self._woken.clear()
             try:
                 async with asyncio.timeout_at(wake):
-                    await self._slot_free.wait()
+                    await self._woken.wait()
             except TimeoutError:
                 continue
 
-    def _sync(self, now: float) -> None:
-        """Compare with the cache if that has changed, and expire responses that are too old."""
-        if self._changed_pods or self._changed_deployments:
-            self._compare(now)
+    @property
+    def _has_changed(self) -> bool:
+        return bool(self._changed_pods or self._changed_deployments)
+
+    def _note(self, changed: set[_Name], name: _Name) -> None:
+        changed.add(name)
+        self._woken.set()
+
+    def _discard_old(self, now: float) -> None:
+        """Expire responses that are too old."""
         thrice = 3 * sweep_interval(len(self._pods))
         expiry, silence = max(EXPIRY, thrice), max(SILENCE, thrice)
         for pod in self._pods.values():
@@ -241,6 +258,9 @@ class VerdictPoller:
             self._forget(name)
         if target:
             self._observe(views[0], target, now)
+        for view in views:
+            if times := self._start_times.find_for(view):
+                self._start(self._annotate(view, {TIMES_ANNOTATION: times}))
 
     def _observe(self, view: PodView, target: PollTarget, now: float) -> None:
         pod = self._pods.get(view.uid)
@@ -275,16 +295,19 @@ class VerdictPoller:
         pod = self._pods.get(uid)
         if pod is None:
             return
-        task = asyncio.create_task(self._poll(uid, pod))
-        self._in_flight.add(task)
-        task.add_done_callback(self._poll_done)
+        self._start(self._poll(uid, pod))
 
-    def _poll_done(self, task: asyncio.Task[None]) -> None:
+    def _start(self, request: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.create_task(request)
+        self._in_flight.add(task)
+        task.add_done_callback(self._request_done)
+
+    def _request_done(self, task: asyncio.Task[object]) -> None:
         if len(self._in_flight) >= CONCURRENCY:
-            self._slot_free.set()
+            self._woken.set()
         self._in_flight.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            _logger.error("polling a pod failed, a bug", exc_info=error)
+            _logger.error("a request about a pod failed, a bug", exc_info=error)
 
     async def _poll(self, uid: str, pod: _Pod) -> None:
         address, kind = pod.target.address, pod.target.kind
@@ -334,8 +357,7 @@ class VerdictPoller:
             pod.silent = False
             self._notify(pod)
 
-    @staticmethod
-    def _read(pod: _Pod, body: bytes) -> str:
+    def _read(self, pod: _Pod, body: bytes) -> str:
         """Read a response, a progress into `pod`; returns a hash of its canonical form, which equals itself, unlike NaN."""
         try:
             if pod.target.kind == "progress":
@@ -353,6 +375,7 @@ class VerdictPoller:
                 " so another pod answered"
             )
         pod.is_releasable = may_be_released(verdict)
+        self._start_times.learn(pod.view, verdict)
         return sha256_text(verdict.to_json())
 
     @staticmethod
@@ -389,7 +412,10 @@ class VerdictPoller:
             until, annotations = 0.0, {}
         else:
             return
-        view = pod.view
+        if await self._annotate(pod.view, annotations):  # else retried with the next poll
+            pod.marked_until = until
+
+    async def _annotate(self, view: PodView, annotations: Mapping[str, str]) -> bool:
         metadata = {
             "namespace": view.namespace,
             "name": view.name,
@@ -398,15 +424,15 @@ class VerdictPoller:
         }
         try:
             await self._write({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
-        except KubeError as error:  # retried with the next poll
+        except KubeError as error:
             _logger.warning(
                 "cannot annotate pod %s/%s: %s",
                 view.namespace,
                 view.name,
                 error.message,
             )
-            return
-        pod.marked_until = until
+            return False
+        return True
 
     def _withdraw_release(self, uid: str, pod: _Pod) -> None:
         key = model_key(pod.view)

@@ -10,7 +10,7 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
@@ -28,7 +28,7 @@ from enginewright.kube.errors import (
     error_from,
 )
 from enginewright.kube.metrics import FAILED, RestMetrics
-from enginewright.kube.resources import Resource, resource_of
+from enginewright.kube.resources import PODS, Resource, resource_of
 from enginewright.manifests.field_managers import FIELD_MANAGER
 
 USER_AGENT: Final = "enginewright-operator"
@@ -45,6 +45,18 @@ _PAGING: Final = ("limit", "continue")
 _WARNINGS_REMEMBERED: Final = 100
 
 _logger = logging.getLogger(__name__)
+
+_Content = TypeVar("_Content")
+
+
+def _parse(content: bytes) -> JsonObject:
+    try:
+        parsed: JsonObject = json.loads(content)
+    except ValueError as error:
+        raise Transient(
+            "the response is not JSON: a proxy may have sent it instead of the API server"
+        ) from error
+    return parsed
 
 
 class KubeClient:
@@ -74,6 +86,17 @@ class KubeClient:
     async def get(self, resource: Resource, namespace: str | None, name: str) -> JsonObject:
         """Return one object; NotFound if it does not exist."""
         return await self._request("GET", resource.path(namespace, name))
+
+    async def read_log(
+        self, namespace: str, pod: str, container: str, *, tail: int, previous: bool = False
+    ) -> str:
+        """Return the last `tail` lines of a container's log, with `previous` of its run before."""
+        query = {"container": container, "tailLines": str(tail)}
+        if previous:
+            query["previous"] = "true"
+        path = PODS.path(namespace, pod, "log")
+        content = await self._send("GET", path, query=query, read=bytes)
+        return content.decode(errors="replace")
 
     async def list(
         self,
@@ -203,7 +226,22 @@ class KubeClient:
         body: Mapping[str, Any] | None = None,
         content_type: str = _JSON,
     ) -> JsonObject:
-        """Send until it succeeds, fails permanently or `_ATTEMPTS` are used up; raises `KubeError`."""
+        """Return what the API server answers; raises `KubeError`."""
+        return await self._send(
+            method, path, query=query, body=body, content_type=content_type, read=_parse
+        )
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = _JSON,
+        read: Callable[[bytes], _Content],
+    ) -> _Content:
+        """Send until it succeeds, fails permanently or `_ATTEMPTS` are used up; `read` may raise Transient."""
         target = f"{path}?{urlencode(query)}" if query else path
         reloaded = False
         attempt = 0
@@ -211,7 +249,7 @@ class KubeClient:
             attempt += 1
             transport = await self._connect()
             try:
-                return await self._attempt(transport, method, target, body, content_type)
+                return read(await self._attempt(transport, method, target, body, content_type))
             except Forbidden as error:
                 if error.code != 401 or reloaded:
                     raise
@@ -241,7 +279,7 @@ class KubeClient:
         target: str,
         body: Mapping[str, Any] | None,
         content_type: str,
-    ) -> JsonObject:
+    ) -> bytes:
         headers = {"Accept": _JSON, "Content-Type": content_type, "User-Agent": USER_AGENT}
         if authorization := await authorization_of(self._configuration):
             headers["Authorization"] = authorization
@@ -268,13 +306,7 @@ class KubeClient:
         if not 200 <= response.status < 300:
             raise error_from(response.status, content, response.headers)
         self._log_warnings(response.headers.getall("Warning", ()))
-        try:
-            parsed: JsonObject = json.loads(content)
-        except ValueError as error:
-            raise Transient(
-                "the response is not JSON: a proxy may have sent it instead of the API server"
-            ) from error
-        return parsed
+        return content
 
     def _log_warnings(self, warnings: tuple[str, ...]) -> None:
         """Log each warning of the API server once: the only sign that an old CRD drops fields."""

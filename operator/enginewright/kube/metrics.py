@@ -20,7 +20,7 @@ class RestMetrics:
         self.duration = Histogram(
             f"{client}_request_duration_seconds",
             "Time until the API server's response was read, by method.",
-            ("method",),
+            ("verb",),
             registry=registry,
             buckets=(0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60),
         )

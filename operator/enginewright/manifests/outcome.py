@@ -42,5 +42,7 @@ class RevisionOutcome(AnnotatedOutcome):
     reason: str = ""
     message: Annotated[str, BeforeValidator(lambda text: str(text)[:MESSAGE])] = ""
     exit_code: int = 0
+    # by how much its answers differed from those of the revision that served before. Empty: not compared
+    answers: Annotated[str, BeforeValidator(lambda text: str(text)[:MESSAGE])] = ""
     # of the spec that requested it: when it was rejected, or last while it serves. Empty: not known
     spec_hash: str = ""

@@ -17,12 +17,13 @@ from enginewright_contract.task import (
     SHADOW_FILE,
     SIDECAR,
     SIDECAR_PORT,
+    TIMES_FILE,
     TLS_PATH,
     TOKENS_PATH,
     ServeTask,
     task_text,
 )
-from enginewright_contract.verdict import RELEASE_ANNOTATION
+from enginewright_contract.verdict import RELEASE_ANNOTATION, TIMES_ANNOTATION
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
@@ -49,9 +50,13 @@ _SIDECAR_MIN: Final = 256 * _MIB  # minimum of its memory limit
 _SIDECAR_OWN: Final = 128 * _MIB  # for the process, and for comparing outputs in chunks
 _SIDECAR_STEP: Final = 64 * _MIB
 _SIDECAR_UNUSED: Final = 192 * _MIB  # of the limit, rarely used and therefore not requested
-_ANNOTATIONS: Final = [  # that the sidecar reads
+_ANNOTATIONS: Final = [  # that sidecar and server read
     {"path": path, "fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}
-    for path, annotation in ((RELEASE_FILE, RELEASE_ANNOTATION), (SHADOW_FILE, SHADOW_ANNOTATION))
+    for path, annotation in (
+        (RELEASE_FILE, RELEASE_ANNOTATION),
+        (SHADOW_FILE, SHADOW_ANNOTATION),
+        (TIMES_FILE, TIMES_ANNOTATION),
+    )
 ]
 
 
@@ -214,6 +219,7 @@ def _server(
         task=task,
         mounts=[
             {"name": "artifact", "mountPath": ARTIFACT_PATH, "readOnly": True},
+            {"name": _POD_INFO, "mountPath": POD_INFO_PATH, "readOnly": True},
             *_secret_mount(snapshot.auth_secret, _TOKENS, TOKENS_PATH),
             *_secret_mount(snapshot.tls_secret, _TLS, TLS_PATH),
             *(template.get("volumeMounts") or ()),
@@ -223,8 +229,8 @@ def _server(
     )
     server["ports"] = [{"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"}]
     tls = snapshot.tls_secret is not None
-    server["startupProbe"] = _probe(LIVE_PATH, period=2, failures=snapshot.startup // 2, tls=tls)
-    server["readinessProbe"] = _probe(READY_PATH, period=2, failures=2, tls=tls)
+    server["startupProbe"] = _probe(LIVE_PATH, period=1, failures=snapshot.startup, tls=tls)
+    server["readinessProbe"] = _probe(READY_PATH, period=1, failures=3, tls=tls)
     server["livenessProbe"] = _probe(LIVE_PATH, period=10, failures=6, tls=tls)
     return server
 
@@ -308,7 +314,7 @@ def _sidecar(
     )
     built["restartPolicy"] = "Always"
     built["ports"] = [{"name": SIDECAR, "containerPort": SIDECAR_PORT, "protocol": "TCP"}]
-    built["readinessProbe"] = _probe("/readyz", period=2, failures=2, port=SIDECAR)
+    built["readinessProbe"] = _probe("/readyz", period=1, failures=3, port=SIDECAR)
     built["livenessProbe"] = _probe("/healthz", period=10, failures=6, port=SIDECAR)
     return built
 

@@ -35,6 +35,7 @@ class JobView(ObservedObject):
     shared_hash: str  # of a prepare Job whose result other models may take over
     record_hash: str  # of a prepare Job whose result is found again later
     ended_pods: int  # succeeded and failed pods that the Job controller has counted
+    refused: str = ""  # why the API server rejects its pod, of which only its Events tell
 
     @property
     def ended(self) -> bool:

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from enginewright.api.conditions import StatusReason
 from enginewright.manifests.labels import ROLLOUT_ORDER
 from enginewright.observed.base import Json
 
 _RANKS: Final = {"first": 0, "last": 2}
 _CLASS: Final = "AcceleratorClass "
-_TURNS: Final = frozenset({StatusReason.FLEET_LIMIT, StatusReason.FLEET_PAUSED})
+_STALLED: Final = ("Stalled", "True")
 
 
 @dataclass(frozen=True)
@@ -25,32 +24,35 @@ class MoveView:
     rank: int  # the lowest moves first
     current: Mapping[
         str, str
-    ]  # images that it has, by variant, and specs of classes by `class_input`
+    ]  # images that it has, by variant, specs of classes by `class_input`, and settings by name
     target: Mapping[str, str]  # what the installation has instead, which the state below is about
     state: str  # Moved, Moving, Waiting or Kept
     reason: str  # why it does not go on, other than its turn
-    fails_anyway: bool  # with Kept or `retried`: it is no failure of the target
-    retried: bool = False  # it was Kept, and is tried again with the same target
+    fails_anyway: bool = False  # with what it has: it is no failure of the target if this is kept
 
 
 def move_view(obj: Json) -> MoveView | None:
     """Return the view of an InferenceModel, unless it is being deleted or has not served."""
-    metadata, images = obj["metadata"], (obj.get("status") or {}).get("images")
+    metadata, status = obj["metadata"], obj.get("status") or {}
+    images = status.get("images")
     if not images or metadata.get("deletionTimestamp"):
         return None
     order = (metadata.get("labels") or {}).get(ROLLOUT_ORDER, "")
-    reason = str(images.get("reason", ""))
-    classes = images.get("classes") or ()
+    classes, state = images.get("classes") or (), str(images.get("state", ""))
+    settings, conditions = images.get("settings") or (), status.get("conditions") or ()
     return MoveView(
         namespace=metadata["namespace"],
         name=metadata["name"],
         rank=_RANKS.get(order, 1),
-        current=_by_variant(images.get("current") or ()) | _by_class(classes, "spec"),
-        target=_by_variant(images.get("target") or ()) | _by_class(classes, "target"),
-        state=str(images.get("state", "")),
-        reason="" if reason in _TURNS else reason,
-        fails_anyway=bool(images.get("failsAnyway")),
-        retried=bool(images.get("retried")),
+        current=_by_variant(images.get("current") or ())
+        | _by_class(classes, "spec")
+        | {used["name"]: used["value"] for used in settings},
+        target=_by_variant(images.get("target") or ())
+        | _by_class(classes, "target")
+        | {used["name"]: used["target"] for used in settings if used.get("target")},
+        state=state,
+        reason=str(images.get("reason", "")),
+        fails_anyway=any((one["type"], one["status"]) == _STALLED for one in conditions),
     )
 
 

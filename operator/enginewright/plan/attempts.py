@@ -4,8 +4,8 @@ The same for probe, prepare, lookup and engine Jobs. Failures are recorded in a 
 no endless loop: a permanent one is not retried until its inputs change, a transient one is retried with backoff.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Generic, TypeVar
 
@@ -34,8 +34,10 @@ from enginewright.manifests.job_limits import (
     WITHOUT_POD,
 )
 from enginewright.observed.jobs import JobView
+from enginewright.observed.nodes import NodeView
 from enginewright.observed.pods import PodView, of_job
 from enginewright.plan import pods
+from enginewright.plan.waits import Wait, find_ignored_since, find_wait
 from enginewright.plan.writes import STUCK_REMEDY
 
 _MAX_DOUBLINGS: Final = 10
@@ -67,8 +69,8 @@ class Observed:
     jobs: Mapping[str, JobView]  # by name
     pods: Sequence[PodView]
     now: datetime  # timezone-aware
+    nodes: Collection[NodeView] = ()
     awaited: str = ""  # Job whose pod must start soon on its node, because serving pods wait for it
-    refusals: Mapping[str, str] = field(default_factory=dict)  # of Jobs' pods by the API server
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,7 @@ class InProgress:
     job: str
     stage: str  # current or next one
     pod: PodView | None  # the newest one
-    waiting_for: str  # what its pod needs in order to start, as a sentence
-    waits_for: str = ""  # reason, if it waits for a volume, a queue or the API server
+    wait: Wait | None = None  # for a node, a volume, a queue or the API server
     failure: JobFailure | None = None  # the last one, of this Job's pods or of earlier Jobs
     requeue_after: float | None = None  # seconds
 
@@ -124,11 +125,10 @@ def advance(
         if failure and failure.attempts >= attempt:
             return _after_failure(work, failure, attempt, observed.now)
         return Start(attempt, failure)
-    pods_of_job = of_job(observed.pods, job.name)
+    own_pods = of_job(observed.pods, job.name)
     awaited = observed.awaited == job.name
-    refusal = observed.refusals.get(job.name, "")
     return _Attempt(
-        work, observed.now, job, pods_of_job, attempt, failure, awaited, refusal
+        work, observed.now, observed.nodes, job, own_pods, attempt, failure, awaited
     ).advance()
 
 
@@ -138,12 +138,12 @@ class _Attempt(Generic[Result]):
 
     work: Work[Result]
     now: datetime
+    nodes: Collection[NodeView]
     job: JobView
     own_pods: Sequence[PodView]
     number: int
     recorded: JobFailure | None
     awaited: bool
-    refusal: str
 
     def advance(self) -> Start | InProgress | Succeeded[Result] | Failed:
         """Return its state."""
@@ -168,8 +168,10 @@ class _Attempt(Generic[Result]):
         left = self._seconds_to_start(pod)
         return pod.reason == "DeadlineExceeded" or (left is not None and left <= 0)
 
-    def _seconds_to_start(self, pod: PodView) -> float | None:
-        if not (self.awaited and pod.scheduled_at and not pod.finished and pods.never_ran(pod)):
+    def _seconds_to_start(self, pod: PodView | None) -> float | None:
+        if pod is None or not self.awaited or not pod.scheduled_at:
+            return None
+        if pod.finished or not pods.never_ran(pod):
             return None
         limit = datetime.fromisoformat(pod.scheduled_at) + START_TIMEOUT
         return (limit - self.now).total_seconds()
@@ -192,7 +194,7 @@ class _Attempt(Generic[Result]):
             if exhausted or last.exit_code == ExitCode.PERMANENT:
                 ends = self.job.name if exhausted else ""
                 return _after_failure(self.work, failure, self.number, self.now, ends=ends)
-        requeue_after = self._seconds_to_start(pod) if pod else None
+        requeue_after = self._seconds_to_start(pod) or _seconds_to_ignored(pod, self.now)
         if any(own_pod.deleting and not own_pod.finished for own_pod in self.own_pods):
             requeue_after = UNREACHABLE.total_seconds()
         return InProgress(
@@ -200,8 +202,7 @@ class _Attempt(Generic[Result]):
             job=self.job.name,
             stage=self._stage(pod),
             pod=pod,
-            waiting_for=pods.waiting_for(pod) if pod else self._why_no_pod(),
-            waits_for=self._waits_for(pod),
+            wait=find_wait(self.nodes, pod, self.now) if pod else self._why_no_pod(),
             failure=failure,
             requeue_after=requeue_after if pod else self._next_look().total_seconds(),
         )
@@ -214,20 +215,17 @@ class _Attempt(Generic[Result]):
     def _since(self) -> datetime:
         return datetime.fromisoformat(self.job.started_at or self.job.created)
 
-    def _waits_for(self, pod: PodView | None) -> str:
-        if pod is None:
-            return StatusReason.FAILED_CREATE if self.refusal else ""
-        return pods.missing_claim(pod) or ""
-
-    def _why_no_pod(self) -> str:
+    def _why_no_pod(self) -> Wait | None:
         """Return why the Job has no pod, as far as that is known, unless it is new."""
-        if self.job.deleting:
-            return f"Job {self.job.name} is still being deleted: {STUCK_REMEDY}"
-        if self.refusal:
-            return f"its pod cannot be created: {pods.explain_refusal(self.refusal)}"
+        job = self.job
+        if job.deleting:
+            return Wait("", f"Job {job.name} is still being deleted: {STUCK_REMEDY}")
+        if job.refused:
+            why = pods.explain_refusal(job.refused)
+            return Wait(StatusReason.FAILED_CREATE, f"its pod cannot be created: {why}")
         if self.now - self._since() < WITHOUT_POD:
-            return ""
-        return f"Job {self.job.name} in namespace {self.job.namespace} has no pod: see its Events"
+            return None
+        return Wait("", f"Job {job.name} in namespace {job.namespace} has no pod: see its Events")
 
     def _replace_or_wait(self) -> Start | InProgress | None:
         """Return the state of a Job that must run on other nodes or is suspended, if it is so."""
@@ -245,8 +243,7 @@ class _Attempt(Generic[Result]):
             job=job.name,
             stage=self.work.stages[0],
             pod=None,
-            waiting_for=f"the Job is suspended until {admitted}",
-            waits_for=StatusReason.QUEUED,
+            wait=Wait(StatusReason.QUEUED, f"the Job is suspended until {admitted}"),
             failure=self.recorded,
         )
 
@@ -358,6 +355,11 @@ def retry_due(failure: JobFailure) -> datetime:
     """Return when the attempt after a transient failure is due."""
     delay = min(FIRST_RETRY * (1 << min(failure.attempts - 1, _MAX_DOUBLINGS)), LONGEST_RETRY)
     return (failure.time or datetime.min.replace(tzinfo=UTC)) + delay
+
+
+def _seconds_to_ignored(pod: PodView | None, now: datetime) -> float | None:
+    since = find_ignored_since(pod) if pod else None
+    return max((since - now).total_seconds(), 0) or None if since else None
 
 
 def _is_lost(pod: PodView, now: datetime) -> bool:

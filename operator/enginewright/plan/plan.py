@@ -3,14 +3,13 @@
 from math import isfinite
 from typing import Any
 
-from enginewright.api.inference_model_status import Prepared
+from enginewright.api.inference_model_status import Prepared, RuntimeImages
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.manifests.store_claim import store_claim
 from enginewright.plan.engines.choice import Choice
 from enginewright.plan.engines.interim import Interim, interim_of
-from enginewright.plan.engines.repair import Repair, repair, spare_job
 from enginewright.plan.engines.wanted import Engines, request_engines
-from enginewright.plan.fleet.moves import Move
+from enginewright.plan.fleet.moves import Move, seconds_to_give_way
 from enginewright.plan.history.spec_hash import is_applied_of_spec
 from enginewright.plan.prepare.prepare import PrepareOutcome
 from enginewright.plan.prepare.refresh import Preparing, prepare_and_refresh
@@ -40,7 +39,6 @@ def plan(facts: Facts) -> Plan:
     target, outcome = preparing.target, preparing.outcome
     prepared = outcome.prepared
     engines = request_engines(facts, target, prepared) if prepared else None
-    repairing = repair(facts, preparing, engines)
     interim = interim_of(facts, target, prepared, engines) if prepared and engines else None
     snapshot, choice = (
         _request_snapshot(facts, target, prepared, engines, interim)
@@ -52,7 +50,7 @@ def plan(facts: Facts) -> Plan:
     others = frozenset() if _is_apart(interim, choice) else reasons_for_others(target)
     signature = prepared.signature if prepared else None
     rollout = roll_out(facts, snapshot, preparing.source, yielding, others, signature)
-    return _assemble(move, preparing, None, engines, rollout, repairing, interim, choice)
+    return _assemble(move, preparing, None, engines, rollout, interim, choice)
 
 
 def _request_snapshot(
@@ -76,21 +74,15 @@ def _assemble(
     obstacle: Obstacle | None,
     engines: Engines | None,
     rollout: RolloutPlan,
-    repairing: Repair | None = None,
     interim: Interim | None = None,
     choice: Choice | None = None,
 ) -> Plan:
     facts = move.facts
     target = preparing.target if preparing else None
-    outcome = spare_job(preparing.outcome, repairing) if preparing else None
-    refresh = preparing.refresh if preparing else None
-    jobs = [
-        prepare_outcome
-        for prepare_outcome in (outcome, refresh, repairing.outcome if repairing else None)
-        if prepare_outcome
-    ]
-    built = [item for item in (engines, repairing.engines if repairing else None) if item]
-    parts: tuple[PrepareOutcome | Engines | RolloutPlan, ...] = (*jobs, *built, rollout)
+    outcome = preparing.outcome if preparing else None
+    jobs = [job for job in (outcome, preparing.refresh if preparing else None) if job]
+    parts: tuple[PrepareOutcome | Engines | RolloutPlan, ...]
+    parts = (*jobs, *filter(None, (engines,)), rollout)
     revision = rollout.serving.revision if rollout.serving else rollout.applied
     state = ModelState(
         obstacle=obstacle,
@@ -99,12 +91,11 @@ def _assemble(
         rollout=rollout,
         proofs=current_proofs(facts, revision) if revision else None,
         route=route_accepted(facts),
-        repair=repairing,
         interim=interim,
         waits=choice.waits if choice else "",
         chooses=choice is not None and bool(choice.chosen),
         store_loss=earlier_store_loss(facts),
-        unchanged=is_applied_of_spec(facts.model, facts.revisions),
+        unchanged=is_applied_of_spec(facts),
     )
     is_apart = _is_apart(interim, choice)
     rejected = update_rejections(facts, target, outcome, engines, rollout, apart=is_apart)
@@ -115,11 +106,12 @@ def _assemble(
     return Plan(
         apply=(*_store(facts, outcome), *(entry for one in parts for entry in one.apply)),
         delete=(*(ref for one in parts for ref in one.delete), *trials),
+        otherwise=rollout.otherwise,
         metadata=rollout.metadata,
-        rolled_back=rollout.newly_rejected(facts.model.status, facts.revisions),
+        rolled_back=rollout.newly_rejected(facts),
         status=status.manifest(),
-        events=model_events(facts.model, facts.revisions, status, rollout),
-        requeue_after=_requeue_after(jobs, engines, rollout, move),
+        events=model_events(facts, status, rollout),
+        requeue_after=_requeue_after(facts, jobs, engines, rollout, images),
         hand_over=rollout.hand_over,
         awaits_turn=any(one.awaits_turn for one in jobs),
         comparisons=rollout.bring_up.comparisons if rollout.bring_up else (),
@@ -127,9 +119,14 @@ def _assemble(
 
 
 def _requeue_after(
-    jobs: list[PrepareOutcome], engines: Engines | None, rollout: RolloutPlan, move: Move
+    facts: Facts,
+    jobs: list[PrepareOutcome],
+    engines: Engines | None,
+    rollout: RolloutPlan,
+    images: RuntimeImages | None,
 ) -> float | None:
-    due = [move.due, rollout.progress.due if rollout.progress else None]
+    left = seconds_to_give_way(facts, images.waits_since if images else None)
+    due = [left if left and left > 0 else None, rollout.progress.due if rollout.progress else None]
     if brought := rollout.bring_up:
         due += [brought.requeue_after, brought.failures.due]
     waits = [value for value in (*(one.requeue_after for one in jobs), *due) if value]

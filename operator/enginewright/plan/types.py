@@ -8,6 +8,7 @@ need (`Plan.needs`): the controller computes it and plans again.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, Self
 
 from enginewright_contract.images import ImageFacts
@@ -21,6 +22,7 @@ from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
 from enginewright.manifests.artifact_images import ImageRepository
+from enginewright.manifests.snapshot import Revision
 from enginewright.manifests.store_access import StoreAccess, StoreBucket
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.identities import AutoscalerView, BudgetView, ClaimView, ServiceView
@@ -61,6 +63,14 @@ class StoreConfig:
             return StoreAccess(self.claim)
         part = f"{self.bucket.uri.rstrip('/')}/{namespace}"
         return StoreAccess("", self.bucket.model_copy(update={"uri": part}))
+
+    def is_shared(self, claim: ClaimView | None) -> bool:
+        """Return whether pods on several nodes can read a namespace's store: by its claim, once that is there."""
+        return self.bucket is not None or "ReadWriteMany" in self.list_modes(claim)
+
+    def list_modes(self, claim: ClaimView | None) -> tuple[str, ...]:
+        """Return the access modes of a namespace's claim, also before it is there."""
+        return claim.access_modes if claim else (self.access_mode,)
 
     def describe(self, namespace: str, claim: ClaimView | None) -> str:
         """Return the place of one namespace's store, how it is reached and how large it is."""
@@ -110,6 +120,7 @@ class Inputs:
 
     images: Mapping[str, str]  # as in `Config`
     classes: tuple[AcceleratorClass, ...]
+    product_labels: tuple[str, ...]  # as in `Config`
 
 
 @dataclass(frozen=True)
@@ -133,16 +144,14 @@ class Facts:
     images: Mapping[str, ImageFacts] = field(default_factory=dict)  # that are probed, by reference
     image_failures: Mapping[str, str] = field(default_factory=dict)  # of probes, by reference
     bucket_user: str | None = None  # who uses its part of a bucket, if known
-    may_move: bool = True  # it is the model's turn to move to new images and classes
-    # what the model has, while its user pauses the move of an unchanged spec to others
-    paused_with: Inputs | None = None
+    may_move: bool = True  # it is the model's turn to move to what administrators have changed
+    keeps_store: bool = False  # another address of the store alone is no new revision now
     # the namespace's other models whose Jobs prepare, by hash of all that is shared, the first one first
     leaders: Mapping[str, tuple[Leader, ...]] = field(default_factory=dict)
     job_limit: str = ""  # why it may create no further Job for now, if so
     followed: InferenceModel | None = None  # the one that status.preparation.leader names
     store: ClaimView | None = None  # the namespace's claim
     jobs: tuple[JobView, ...] = ()  # this model's
-    refusals: Mapping[str, str] = field(default_factory=dict)  # of Jobs' pods by the API server
     pods: tuple[PodView, ...] = ()  # of its Jobs and its Deployments
     deployments: tuple[DeploymentView, ...] = ()  # that serve
     canaries: tuple[DeploymentView, ...] = ()  # that run a new revision beside what serves
@@ -171,10 +180,15 @@ class Facts:
     comparisons: tuple[RevisionComparison, ...] = ()  # of them that were made, with their results
     silent: frozenset[str] = frozenset()  # pods whose sidecars have not responded for five minutes
 
+    @cached_property
+    def kept(self) -> Mapping[str, Revision]:
+        """Revisions by name, without those that cannot be read."""
+        return {view.revision: view.kept for view in self.revisions if view.kept}
+
     def having(self, inputs: Inputs) -> Self:
-        """Return the same in an installation with these images and classes."""
-        config = replace(self.config, images=inputs.images)
-        return replace(self, config=config, classes=inputs.classes)
+        """Return the same in an installation with these, where what serves reads the store that it does."""
+        config = replace(self.config, images=inputs.images, product_labels=inputs.product_labels)
+        return replace(self, config=config, classes=inputs.classes, keeps_store=True)
 
 
 @dataclass(frozen=True)
@@ -231,6 +245,8 @@ class EventIntent:
     type: str  # Normal | Warning
     reason: str
     message: str
+    # that the object is about to do something, which needs no Event if another one follows soon
+    is_progress: bool = field(default=False, compare=False)
 
 
 def image_not_pushed(artefact: str, why: str) -> EventIntent:
@@ -250,6 +266,8 @@ class Plan:
     requeue_after: float | None  # seconds, if anything is due without a watch event
     metadata: tuple[MetadataIntent, ...] = ()  # before anything else
     rolled_back: str = ""  # why a revision is rejected from now on
+    # what serves on where the ControllerRevision in `apply` is refused, in place of objects of the same names
+    otherwise: tuple[dict[str, Any], ...] = ()
     hand_over: tuple[ReplicasHandover, ...] = ()  # after `apply`
     awaits_turn: bool = False  # a Job is not created for now because of the limits on Jobs
     comparisons: tuple[RevisionComparison, ...] = ()  # that it is based on

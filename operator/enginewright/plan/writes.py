@@ -20,11 +20,13 @@ from enginewright.manifests.route import HTTP_ROUTE
 from enginewright.plan.types import EventIntent, Plan
 
 Json: TypeAlias = Mapping[str, Any]
+ObjectName: TypeAlias = tuple[str, str]  # kind, name
 
 # of an object that is being deleted
 STUCK_REMEDY: Final = (
     "it goes once its finalizers are done: kubectl delete pod --force those on unreachable nodes"
 )
+_RECORD: Final = "ControllerRevision"
 _SHOWN: Final = 3  # refused writes in a condition; each has an Event
 
 
@@ -60,7 +62,14 @@ class Write:
 
     purpose: Purpose
     obj: dict[str, Any]
-    needs: frozenset[tuple[str, str]]  # kinds and names of objects that must be there before
+    needs: frozenset[ObjectName]  # that must be there before
+    replaces: frozenset[ObjectName] = frozenset()  # it is made only if one of these is not there
+
+    def is_due(self, absent: Collection[ObjectName]) -> bool:
+        """Return whether it is to be made, after other writes have left these objects `absent`."""
+        return self.needs.isdisjoint(absent) and (
+            not self.replaces or not self.replaces.isdisjoint(absent)
+        )
 
 
 @dataclass(frozen=True)
@@ -79,17 +88,41 @@ class RefusedObject:
         return f"{self.purpose.value} waits for {self.kind} {self.name}: {self.message}"
 
 
-def order_writes(apply: Collection[dict[str, Any]]) -> list[Write]:
-    """Return the writes of a plan, what serves first."""
-    needs = [frozenset(_find_needs(obj)) for obj in apply]
-    purposes = list(map(_find_purpose, apply))
-    for number, obj in enumerate(apply):
-        if obj["kind"] not in _PURPOSES:
-            name = (obj["kind"], obj["metadata"]["name"])
-            needing = (purposes[at] for at, needed in enumerate(needs) if name in needed)
-            purposes[number] = min(needing, key=_ORDER.__getitem__, default=Purpose.SERVING)
-    writes = map(Write, purposes, apply, needs)
-    return sorted(writes, key=lambda write: _ORDER[write.purpose])
+def order_writes(plan: Plan) -> list[Write]:
+    """Return the writes of a plan, what serves first.
+
+    What serves waits for no record of what is to replace it: where that is refused, it is applied as it was.
+    """
+    kept = set(map(_name_of, plan.otherwise))
+    records = (_name_of(obj) for obj in plan.apply if kept and obj["kind"] == _RECORD)
+    record = frozenset(records)
+    writes = [
+        *(_plan_write(obj, record if _name_of(obj) in kept else frozenset()) for obj in plan.apply),
+        *(_plan_write(obj, replaces=record) for obj in plan.otherwise),
+    ]
+    for at, write in enumerate(writes):
+        if write.obj["kind"] not in _PURPOSES:
+            name = _name_of(write.obj)
+            needing = (other.purpose for other in writes if name in other.needs)
+            purpose = min(needing, key=_ORDER.__getitem__, default=Purpose.SERVING)
+            writes[at] = replace(write, purpose=purpose)
+    writes.sort(key=lambda write: _ORDER[write.purpose])
+    return [
+        replace(write, purpose=Purpose.UPDATE) if _name_of(write.obj) in record else write
+        for write in writes
+    ]
+
+
+def _plan_write(
+    obj: dict[str, Any],
+    needs: frozenset[ObjectName] = frozenset(),
+    replaces: frozenset[ObjectName] = frozenset(),
+) -> Write:
+    return Write(_find_purpose(obj), obj, needs.union(_find_needs(obj)), replaces)
+
+
+def _name_of(obj: Json) -> ObjectName:
+    return obj["kind"], obj["metadata"]["name"]
 
 
 def _find_purpose(obj: Json) -> Purpose:
@@ -101,7 +134,7 @@ def _find_purpose(obj: Json) -> Purpose:
     return _PURPOSES.get(obj["kind"], Purpose.SERVING)
 
 
-def _find_needs(obj: Json) -> Iterator[tuple[str, str]]:
+def _find_needs(obj: Json) -> Iterator[ObjectName]:
     """Yield what must be there first: a revision that serves is stored, and no pod waits for its claim."""
     spec = obj.get("spec") or {}
     if obj["kind"] == HTTP_ROUTE:
@@ -116,7 +149,7 @@ def _find_needs(obj: Json) -> Iterator[tuple[str, str]]:
     if obj["kind"] == "Deployment":
         revision = (obj["metadata"].get("labels") or {}).get(REVISION, "")
         for owner in _list_owners(obj).values():
-            yield "ControllerRevision", revision_name(owner, revision)
+            yield _RECORD, revision_name(owner, revision)
 
 
 def _list_owners(obj: Json) -> dict[str, str]:
@@ -173,7 +206,7 @@ def report_refusals(
 def _describe(plan: Plan, refusals: Sequence[RefusedObject]) -> str:
     """Return the first refused writes and, if it is so, that nothing that serves is held up."""
     more = [f"{len(refusals) - _SHOWN} more"] if len(refusals) > _SHOWN else []
-    serves = any(write.purpose is Purpose.SERVING for write in order_writes(plan.apply))
+    serves = any(write.purpose is Purpose.SERVING for write in order_writes(plan))
     if serves and all(refusal.purpose is not Purpose.SERVING for refusal in refusals):
         more.append("scaling, repair and rollback go on")
     return "; ".join([*(refusal.sentence for refusal in refusals[:_SHOWN]), *more])

@@ -22,7 +22,7 @@ from enginewright_cli.inspect.result import (
 )
 from enginewright_cli.inspect.view import one_line, show
 from enginewright_cli.options import Json
-from enginewright_cli.reporting import CommandError, report_errors
+from enginewright_cli.reporting import WrongUsage, report_errors
 
 _CAPABILITY: Final = re.compile(r"\d{1,2}\.\d")
 
@@ -74,7 +74,7 @@ def inspect(
 def _inspect(what: str, namespace: str | None, progress: Progress) -> EngineInspection:
     if files.is_path(what):
         if namespace is not None:
-            raise CommandError(
+            raise WrongUsage(
                 f"{what} is a path, and --namespace applies only to the name of an InferenceEngine"
             )
         return files.inspect(Path(what), progress)
@@ -87,7 +87,7 @@ def _target(
     class_name: str | None, capability: str | None, progress: Progress
 ) -> EngineTarget | None:
     if class_name is not None and capability is not None:
-        raise CommandError("give one of --class and --compute-capability, not both")
+        raise WrongUsage("give one of --class and --compute-capability, not both")
     if class_name is not None:
         from enginewright_cli.inspect import cluster  # noqa: PLC0415 - heavy
 
@@ -95,7 +95,7 @@ def _target(
     if capability is None:
         return None
     if not _CAPABILITY.fullmatch(capability):
-        raise CommandError(
+        raise WrongUsage(
             f"--compute-capability {capability}: write MAJOR.MINOR, such as 8.9 for an L4"
         )
     return EngineTarget(f"compute capability {capability}", compute_capability=capability)

@@ -118,12 +118,11 @@ def _latency(engine: EngineInspection) -> str:
     if latency is None:
         return ""
     p99 = f"p99 {latency.p99 * 1000:.2f} ms"
-    if not latency.samples:
+    if not latency.samples:  # as the cluster has it, which records p99 alone
         return p99
-    return (
-        f"p50 {latency.p50 * 1000:.2f} ms, p90 {latency.p90 * 1000:.2f} ms, {p99}"
-        f" over {latency.samples} runs"
-    )
+    figures = [f"p50 {latency.p50 * 1000:.2f} ms", f"p90 {latency.p90 * 1000:.2f} ms"]
+    figures += [p99] if latency.shows_p99 else []
+    return f"{', '.join(figures)} over {latency.samples} runs"
 
 
 def _partitions(engine: EngineInspection) -> Table:

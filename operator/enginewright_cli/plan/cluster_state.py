@@ -35,7 +35,7 @@ from enginewright.kube.resources import (
     Resource,
 )
 from enginewright.plan.types import Config, Facts
-from enginewright_contract.images import VARIANTS, ImageFacts
+from enginewright_contract.images import CPU_BACKENDS, VARIANTS, ImageFacts
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from enginewright_cli.images import CHART_NAMESPACE
@@ -121,7 +121,7 @@ def assume_state(installed: ImageFacts, *, own_classes: bool) -> ClusterState:
     """Return the state of a small cluster with what is installed here, and one class of CPUs unless `own_classes`."""
     variants = sorted({VARIANTS[backend] for backend in installed.backends if backend in VARIANTS})
     images = {variant: f"assumed.invalid/enginewright-runtime-{variant}" for variant in variants}
-    backends = [item for item in ("cpu", "openvino") if item in installed.backends]
+    backends = [item for item in CPU_BACKENDS if item in installed.backends]
     cpu_class = {
         "apiVersion": API_VERSION,
         "kind": AcceleratorClass.kind,
@@ -190,7 +190,7 @@ def _cache(state: ClusterState, classes: tuple[Applied, ...]) -> ObjectCache:
         for obj in state.of(resource):
             cache.observe(resource, obj)
     if state.has_device_claims:
-        cache.end_listing(CLAIM_TEMPLATES, frozenset(), "")
+        cache.know_kind(CLAIM_TEMPLATES)
     if state.has_routes:
-        cache.end_listing(HTTP_ROUTES, frozenset(), "")
+        cache.know_kind(HTTP_ROUTES)
     return cache

@@ -10,7 +10,7 @@ from enginewright_cli import output
 from enginewright_cli.options import Json
 from enginewright_cli.plan.result import Forecasts
 from enginewright_cli.plan.table import show
-from enginewright_cli.reporting import REFUSED, CommandError, report_errors
+from enginewright_cli.reporting import REFUSED, CommandError, WrongUsage, report_errors
 
 
 def plan(
@@ -63,7 +63,7 @@ def _plan(
     manifest: str, namespace: str | None, *, offline: bool, file: Path | None, save: Path | None
 ) -> Forecasts:
     if offline and file is not None:
-        raise CommandError("give --offline or --facts, not both")
+        raise WrongUsage("give --offline or --facts, not both")
     from enginewright_cli.plan import run  # noqa: PLC0415 - heavy
 
     try:

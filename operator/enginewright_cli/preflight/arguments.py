@@ -26,8 +26,15 @@ class PreflightArguments:
         str | None,
         Option(
             "--target",
-            help="Targets, comma-separated: sm75 to sm121, a100, h100, cpu, openvino, cuda, cpu:avx2."
-            " Default: all backends installed here, and sm89.",
+            help="Targets, comma-separated: cpu, l4, a100, rtx4090, sm75 to sm121, cpu:avx2, openvino, cuda."
+            " Default: cpu, and sm89 where engines can be built.",
+        ),
+    ] = None
+    backend: Annotated[
+        str | None,
+        Option(
+            help="Backend on targets that have several, like spec.backends: openvino or cpu, tensorrt-rtx or"
+            " tensorrt. Default: the one that a class prefers."
         ),
     ] = None
     precision: Annotated[

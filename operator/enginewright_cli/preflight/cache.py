@@ -127,7 +127,10 @@ class ResultCache:
             "model": digest,
             "recipe": request.recipe.model_dump(mode="json", exclude={"samples_uri"}),
             "promise": request.promise.model_dump(mode="json"),
-            "targets": [target.name for target in request.targets],
+            "targets": [
+                [target.name, target.backend, target.stands_for, target.runtime_version]
+                for target in request.targets
+            ],
             "data": given,
             "held": held.model_dump(mode="json"),
             "installed": installed,

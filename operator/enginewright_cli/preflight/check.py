@@ -35,6 +35,7 @@ from enginewright_contract.unjudged import Unjudged
 
 from enginewright_cli.preflight import graph, placement
 from enginewright_cli.preflight.local_pod import LocalPod
+from enginewright_cli.preflight.options import limits
 from enginewright_cli.preflight.remedies import advise
 from enginewright_cli.preflight.request import PreflightRequest, local_uri
 from enginewright_cli.preflight.result import (
@@ -45,6 +46,7 @@ from enginewright_cli.preflight.result import (
     Parity,
     Result,
     TargetResult,
+    judge_failure,
     make_found,
     merge_findings,
     worst,
@@ -264,10 +266,14 @@ class _Backend:
         return result.reason
 
     def _recipe(self) -> Recipe:
-        recipe = self._request.recipe
+        recipe, target = self._request.recipe, self._targets[0]
+        update: dict[str, object] = {"backend": self._backend}
+        if target.runtime_version:
+            version, opset, ir_version = limits(target.runtime_version, self._held)
+            update |= {"ort_version": version, "max_opset": opset, "max_ir_version": ir_version}
         may_be_int8 = "INT8" in (recipe.precision, *recipe.allowed_precisions)
-        products = self._targets[0].int8_products if may_be_int8 else None
-        return recipe.model_copy(update={"backend": self._backend, "int8_products": products})
+        update["int8_products"] = target.int8_products if may_be_int8 else None
+        return recipe.model_copy(update=update)
 
     def _stages(
         self,
@@ -382,9 +388,10 @@ class _Backend:
             promise=self._request.promise,
         )
         with self._place.pod(task.revision) as pod:
-            outcome = pod.examine(
+            examined = pod.examine(
                 task, self._request.sent, lambda stage: self._progress(target.name, stage)
             )
+        outcome = _name_local_files(examined, self._request)
         self._note(outcome, (target,))
         if not outcome.ok:
             return _describe_failure(outcome)
@@ -396,6 +403,8 @@ class _Backend:
             compute=_billionths(seen.compute_share),
             elsewhere=facts.elsewhere[:_MAX_NODES_ELSEWHERE],
         )
+        if unknown := target.describe_unknown():
+            self._found[target.name].append(make_found(unknown, EXAMINE_STAGE, (target.name,)))
         not_comparable = self._note_timing_mismatch(target)
         broken = (seen.reason, seen.message) if seen.broken and seen.reason else None
         answer = facts.answer
@@ -449,7 +458,8 @@ class _Backend:
         }
         if broken is not None:
             reason, message = broken
-            return {"verdict": "fail", "reason": reason.value, "message": message, **counted}
+            verdict = judge_failure(reason)
+            return {"verdict": verdict, "reason": reason.value, "message": message, **counted}
         left = outside.nodes_accelerated < outside.nodes_total
         warned = any(target.name in finding.targets for finding in self.findings)
         return {"verdict": "warn" if left or warned else "pass", **counted}
@@ -457,8 +467,10 @@ class _Backend:
 
 def _name_local_files(outcome: StageReport, request: PreflightRequest) -> StageReport:
     def rename(finding: Finding) -> Finding:
-        cause = request.name_local_files(finding.cause)
-        return finding.model_copy(update={"cause": cause})
+        cause, remedy = request.name_local_files(finding.cause), finding.remedy
+        return finding.model_copy(
+            update={"cause": cause, "remedy": remedy and request.name_local_files(remedy)}
+        )
 
     return outcome.model_copy(
         update={
@@ -506,8 +518,9 @@ def _engine(info: EngineInfo) -> Engine:
 
 
 def _describe_failure(outcome: StageReport) -> dict[str, Any]:
-    failed: dict[str, Any] = {"verdict": "fail"}
-    if failure := outcome.failure:
+    failure = outcome.failure
+    failed: dict[str, Any] = {"verdict": judge_failure(failure.reason if failure else None)}
+    if failure:
         message = render(failure.cause, advise(failure))
         failed |= {"reason": failure.reason.value, "message": message}
         if verdict := _PARITY.get(failure.reason):

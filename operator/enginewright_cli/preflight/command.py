@@ -1,6 +1,7 @@
 """The command line of `preflight`, and its exit codes.
 
-0: deployable. 1: not deployable. 2: unknown: invalid input or usage, a failing machine, an interrupt.
+0: deployable, perhaps with warnings. 1: certainly not deployable. 2: it could not be found out: the source was not reached, this
+machine failed or lacks something, an interrupt. 64: wrong usage, found before anything has started.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,6 @@ from typing import Any, Final
 import typer
 from enginewright_contract.images import ImageFacts
 from enginewright_contract.masking import mask
-from enginewright_contract.reasons import Fault, Reason
 from rich.console import Console
 
 from enginewright_cli import installing, output
@@ -25,16 +25,15 @@ from enginewright_cli.preflight.many import RunSettings, check_all, error_text
 from enginewright_cli.preflight.outputs import FileMessage, Outputs
 from enginewright_cli.preflight.progress import show_progress
 from enginewright_cli.preflight.request import PreflightRequest, request
-from enginewright_cli.preflight.result import VERDICTS, Result, Results, worst
+from enginewright_cli.preflight.result import VERDICTS, Result, Results, Verdict, worst
 from enginewright_cli.preflight.stages import running_stages
 from enginewright_cli.preflight.stopping import Stopped, stop_on_signals
 from enginewright_cli.preflight.table import show
 from enginewright_cli.preflight.tools import probe_installation
-from enginewright_cli.reporting import CommandError
+from enginewright_cli.reporting import REFUSED, WRONG_USAGE, CommandError
 
 UNKNOWN: Final = 2
-
-
+_CODES: Final[dict[Verdict, int]] = {"pass": 0, "warn": 0, "unknown": UNKNOWN, "fail": REFUSED}
 _USAGE: Final = (targets.TargetError, options.OptionError, ConfigError)
 
 
@@ -47,7 +46,10 @@ def preflight(**given: Any) -> None:  # noqa: ANN401 - typer passes what the sig
         raise typer.Exit(UNKNOWN)
     try:
         results, messages = _results(arguments, console)
-    except (*_USAGE, CommandError, OSError, Stopped) as error:
+    except _USAGE as error:
+        _print_message(console, str(error), failed=True)
+        raise typer.Exit(WRONG_USAGE) from None
+    except (CommandError, OSError, Stopped) as error:
         _print_message(console, _cause(error), failed=True)
         raise typer.Exit(UNKNOWN) from None
     if arguments.json:
@@ -56,8 +58,9 @@ def preflight(**given: Any) -> None:  # noqa: ANN401 - typer passes what the sig
         output.write(_table(results))
     for one in messages:
         _print_message(console, one.text, failed=one.failed)
-    failed = any(one.failed for one in messages)
-    raise typer.Exit(max([UNKNOWN if failed else 0, *map(_code, results)]))
+    unwritten = any(one.failed for one in messages)
+    code = _CODES[worst(tuple(result.verdict for result in results))]
+    raise typer.Exit(code or (UNKNOWN if unwritten else 0))
 
 
 preflight.__signature__ = signature(PreflightArguments)  # type: ignore[attr-defined]  # typer reads it
@@ -113,12 +116,16 @@ def _models_with_options(
 
 
 def _image(text: str) -> tuple[str, ImageFacts]:
-    from enginewright_cli import cluster, images  # noqa: PLC0415 - heavy
-
+    try:
+        from enginewright_cli import cluster, images  # noqa: PLC0415 - heavy
+    except ImportError as error:
+        raise CommandError(
+            f"--image needs {error.name}, which is not installed; {installing.remedy('cli')}"
+        ) from None
     try:
         return images.choose_image(text, cluster.query(images.list_images))
     except cluster.ClusterError as error:
-        raise options.OptionError(
+        raise CommandError(
             f"--image {text}: {error}; without a cluster, use --runtime-version"
         ) from None
 
@@ -131,10 +138,10 @@ def _request(
 ) -> PreflightRequest:
     try:
         return request(source, models[source], held, image)
-    except (targets.TargetError, options.OptionError) as error:
+    except (targets.TargetError, options.OptionError, CommandError) as error:
         if len(models) == 1 or str(error).startswith(source):
             raise
-        raise options.OptionError(f"{mask(source)}: {error}") from None
+        raise type(error)(f"{mask(source)}: {error}") from None
 
 
 def _json(results: Sequence[Result], *, single: bool) -> str:
@@ -160,26 +167,3 @@ def _table(results: Sequence[Result]) -> str:
 
 def _print_message(console: Console, message: str, *, failed: bool = False) -> None:
     output.print_message(console, f"enginewright preflight: {visible(message)}", failed=failed)
-
-
-def _is_of_machine(reason: Reason) -> bool:
-    """Return whether this machine failed, which says nothing about the model."""
-    return reason.lacks_resources or reason.facets.fault in (Fault.STORE, Fault.PRODUCT)
-
-
-def _is_no_model(result: Result) -> bool:
-    """Return whether the source could not be fetched, or is no ONNX model."""
-    if result.model is None:
-        return True
-    reasons = {target.reason for target in result.targets.values()}
-    return result.model.graph is None and reasons == {Reason.INVALID_MODEL}
-
-
-def _code(result: Result) -> int:
-    if _is_no_model(result):
-        return UNKNOWN
-    if any(
-        _is_of_machine(Reason(target.reason)) for target in result.targets.values() if target.reason
-    ):
-        return UNKNOWN
-    return 1 if result.verdict == "fail" else 0

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from enginewright_cli.preflight import options
 from enginewright_cli.preflight.targets import parse as target
+from enginewright_cli.preflight.targets import read_backend
 
 NAME: Final = "enginewright.toml"
 _MAX_MODELS: Final = 10_000
@@ -42,7 +43,9 @@ class ModelOptions(_Table):
     """Options of a model. Absent ones are taken from the next source."""
 
     targets: tuple[Annotated[str, _valid(target)], ...] | None = None
-    """Targets, like `--target`: sm75 to sm121, a100, h100, cpu, openvino, cuda, cpu:avx2."""
+    """Targets, like `--target`: cpu, l4, a100, rtx4090, sm75 to sm121, cpu:avx2, openvino, cuda."""
+    backend: Annotated[str, _valid(read_backend)] | None = None
+    """Backend on targets that have several, like `--backend`: openvino, cpu, tensorrt-rtx or tensorrt."""
     precision: Annotated[str, _valid(options.precision)] | None = None
     """Precision to convert to, like `--precision`."""
     shapes: tuple[Annotated[str, _valid(options.shape)], ...] | None = None

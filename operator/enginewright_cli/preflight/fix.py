@@ -103,7 +103,9 @@ def write(out: Path, result: Result, artifact: Callable[[str], Path]) -> ChangeL
     """Write the model for the first target that would serve it, if any; `artifact` finds it by key. Raises FixError."""
     model = result.model
     passing = (
-        (name, target) for name, target in result.targets.items() if target.verdict != "fail"
+        (name, target)
+        for name, target in result.targets.items()
+        if target.verdict in ("pass", "warn")
     )
     name, target = next(passing, (None, None))
     if model is None or name is None or target is None or target.prepared_key is None:

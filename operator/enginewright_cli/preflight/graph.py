@@ -21,9 +21,10 @@ _PACKED_BITS: Final = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m
 
 def describe(path: Path) -> Graph | None:
     """Return a description of the model's graph, without its external data, or None if it cannot be parsed."""
-    from enginewright_runtime.graph.raw import graphs  # noqa: PLC0415 - loaded lazily
+    from enginewright_runtime.core.model_files import LARGEST_PROTOBUF  # noqa: PLC0415 - loaded lazily
+    from enginewright_runtime.graph.raw import graphs  # noqa: PLC0415 - likewise
 
-    if path.stat().st_size > graphs.LARGEST_PROTOBUF:
+    if path.stat().st_size > LARGEST_PROTOBUF:
         return None
     try:
         model = graphs.parse(path)

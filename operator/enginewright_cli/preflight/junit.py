@@ -1,8 +1,8 @@
 """The result as JUnit XML for continuous integration, as Jenkins and GitLab accept it.
 
 A model is a test suite and a target a test case, so that a pipeline shows which target fails.
-The schema: jenkinsci/xunit-plugin, junit-10.xsd. GitLab reads classname, name, time, failure
-and system-out.
+The schema: jenkinsci/xunit-plugin, junit-10.xsd. GitLab reads classname, name, time, failure,
+error and system-out.
 """
 
 from collections.abc import Sequence
@@ -10,10 +10,11 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from enginewright_cli.formatting import share, visible
-from enginewright_cli.preflight.result import Found, Result, TargetResult
+from enginewright_cli.preflight.result import Found, Result, TargetResult, Verdict
 
 _PACKAGE: Final = "enginewright.preflight"
 _TITLE: Final = 300  # characters of the message attribute, which lists show
+_KINDS: Final[dict[Verdict, str]] = {"fail": "failure", "unknown": "error"}  # of elements
 
 
 def document(results: Sequence[Result]) -> str:
@@ -23,8 +24,8 @@ def document(results: Sequence[Result]) -> str:
         "testsuites",
         name=_PACKAGE,
         tests=str(sum(len(result.targets) for result in results)),
-        failures=str(sum(_failures(result) for result in results)),
-        errors="0",
+        failures=str(sum(_count(result, "fail") for result in results)),
+        errors=str(sum(_count(result, "unknown") for result in results)),
         time=_seconds(sum(result.seconds for result in results)),
     )
     root.extend(suites)
@@ -38,8 +39,8 @@ def _suite(result: Result) -> ET.Element:
         "testsuite",
         name=visible(result.source),
         tests=str(len(result.targets)),
-        failures=str(_failures(result)),
-        errors="0",
+        failures=str(_count(result, "fail")),
+        errors=str(_count(result, "unknown")),
         skipped="0",
         time=_seconds(result.seconds),
     )
@@ -56,11 +57,11 @@ def _case(result: Result, name: str, target_result: TargetResult) -> ET.Element:
         time=_seconds(target_result.seconds),
     )
     findings = [one for one in result.findings if name in one.targets]
-    if target_result.verdict == "fail":
+    if kind := _KINDS.get(target_result.verdict):
         errors = [one for one in findings if one.severity == "error"]
         failure = ET.SubElement(
             case,
-            "failure",
+            kind,
             type=target_result.reason or "Failed",
             message=visible(errors[0].message if errors else target_result.message, _TITLE),
         )
@@ -92,8 +93,8 @@ def _text(finding: Found) -> str:
     return f"{finding.severity} {finding.reason} ({finding.stage}): {finding.message}{nodes}{remedy}{options}"
 
 
-def _failures(result: Result) -> int:
-    return sum(target.verdict == "fail" for target in result.targets.values())
+def _count(result: Result, verdict: Verdict) -> int:
+    return sum(target.verdict == verdict for target in result.targets.values())
 
 
 def _seconds(value: float) -> str:

@@ -18,7 +18,7 @@ from enginewright_cli.preflight.cache import ResultCache
 from enginewright_cli.preflight.memory import Memory, independent_jobs
 from enginewright_cli.preflight.outputs import FileMessage, Outputs
 from enginewright_cli.preflight.request import PreflightRequest
-from enginewright_cli.preflight.result import Result, TargetResult, make_found
+from enginewright_cli.preflight.result import Result, TargetResult, judge_failure, make_found
 from enginewright_cli.preflight.stages import InstallationError, Stages
 from enginewright_cli.preflight.stopping import Stop, Stopped
 
@@ -119,7 +119,8 @@ def _one(
                     request, settings.held, settings.installed, result, place.list_fetched()
                 )
     except InstallationError as error:
-        result = _make_unknown(request, Reason.INTERNAL_ERROR, str(error))
+        cause = request.name_local_files(str(error))
+        result = _make_unknown(request, Reason.INTERNAL_ERROR, cause)
     except OSError as error:
         result = _make_unknown(request, _reason(error), error_text(error))
     watcher.on_ended(result)
@@ -129,13 +130,14 @@ def _one(
 def _make_unknown(request: PreflightRequest, reason: Reason, cause: str) -> Result:
     names = tuple(target.name for target in request.targets)
     finding = make_found(Finding(reason=reason, cause=cause), "preflight", names)
+    verdict = judge_failure(reason)
     return Result(
-        verdict="fail",
+        verdict=verdict,
         source=request.shown,
         findings=(finding,),
         targets={
             target.name: TargetResult(
-                verdict="fail", backend=target.backend, reason=reason, message=cause
+                verdict=verdict, backend=target.backend, reason=reason, message=cause
             )
             for target in request.targets
         },

@@ -43,6 +43,8 @@ class PreflightRequest:
     def name_local_files(self, text: str) -> str:
         """Return a stage's text with the folders of this machine instead of the claims that stand for them."""
         source = None if "://" in self.source else Path(self.source)
+        if source and source.name in ("", ".."):  # the folder has its name elsewhere
+            source = source.resolve()
         claims = {
             _CLAIM: source,
             _SAMPLES_CLAIM: self.samples,
@@ -58,7 +60,7 @@ class PreflightRequest:
 def request(
     source: str, model_options: ModelOptions, held: ImageFacts, image: tuple[str, ImageFacts] | None
 ) -> PreflightRequest:
-    """Return the request; `held` is installed here, `image` will serve. Raises OptionError and TargetError."""
+    """Return the request; `held` is installed here, `image` will serve. Raises OptionError, TargetError and CommandError."""
     _check_source(source)
     samples = _data("samples", model_options.samples, folder=False)
     calibration = _data("calibration", model_options.calibration, folder=True)
@@ -68,7 +70,7 @@ def request(
         before=_steps("before", model_options.before, steps),
         after=_steps("after", model_options.after, steps),
     )
-    chosen = _targets(model_options.targets, held, image)
+    chosen = _targets(model_options, held, image)
     if sent and all(target.backend in COMPILED_BACKENDS for target in chosen):
         raise options.OptionError(
             f"--request {sent}: no target answers it, since engines are not run here; add --target cpu"
@@ -102,21 +104,31 @@ def _name_folder(text: str, claim: str, folder: Path) -> str:
 
 
 def _targets(
-    names: tuple[str, ...] | None, held: ImageFacts, image: tuple[str, ImageFacts] | None
+    model_options: ModelOptions, held: ImageFacts, image: tuple[str, ImageFacts] | None
 ) -> tuple[targets.PreflightTarget, ...]:
-    requested = tuple(dict.fromkeys(map(targets.parse, names or ())))
-    chosen = requested or targets.defaults(held)
+    names, backend = model_options.targets, targets.read_backend(model_options.backend)
+    parsed = [targets.parse(name, backend) for name in names or targets.defaults(held)]
+    if backend and all(target.backend != backend for target in parsed):
+        shown = ", ".join(target.name for target in parsed)
+        raise options.OptionError(
+            f"--backend {backend} runs on none of the targets {shown}; give a --target for it"
+        )
+    serves, locked = image and image[1], image is None and model_options.runtime_version is None
+    settled = (targets.settle(target, held, serves, locked=locked) for target in parsed)
+    chosen = tuple(dict.fromkeys(settled))
     for target in chosen:
         targets.check(target, held)
     if image is None:
         return chosen
-    reference, serves = image
-    supported = tuple(target for target in chosen if target.backend in serves.backends)
-    if len(supported) < len(requested) or not supported:
+    reference, facts = image
+    supported = tuple(
+        item for item in chosen if (item.stands_for or item.backend) in facts.backends
+    )
+    if not supported or (names and len(supported) < len(chosen)):
         missing = next(target for target in chosen if target not in supported)
         raise targets.TargetError(
             f"target {missing.name} needs backend {missing.backend}, but image {reference} has"
-            f" {', '.join(serves.backends) or 'none'}; choose another --image or --target"
+            f" {', '.join(facts.backends) or 'none'}; choose another --image or --target"
         )
     return supported
 

@@ -9,15 +9,18 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from enginewright_contract.base import Message
 from enginewright_contract.manifest import Change, Latency, OutputParity, TensorSpec
+from enginewright_contract.reasons import Fault, Reason
 from enginewright_contract.report import Finding
 from pydantic import Field
 
 from enginewright_cli.preflight.options import suggest
 from enginewright_cli.preflight.remedies import advise
 
-Verdict: TypeAlias = Literal["pass", "warn", "fail"]
+Verdict: TypeAlias = Literal["pass", "warn", "unknown", "fail"]
 SCHEMA: Final = "enginewright.dev/preflight/v1"
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)  # the worst is last
+# at fault here says nothing about the model
+_OF_MACHINE: Final = (Fault.SOURCE, Fault.NODE, Fault.ARTIFACT, Fault.STORE, Fault.PRODUCT)
 
 
 class Described(Message):
@@ -107,7 +110,7 @@ class Found(Described):
     """One finding, with its stage and targets."""
 
     severity: Literal["error", "warning"]
-    """error: the model cannot be deployed; warning: it can."""
+    """error: the model cannot be deployed, or it could not be found out; warning: it can."""
     reason: str
     """Reason, as in conditions and metrics."""
     message: str
@@ -217,7 +220,7 @@ class TargetResult(Described):
     """Result for one target."""
 
     verdict: Verdict
-    """pass: the complete model can be served; warn: it can be served, with warnings; fail: it cannot."""
+    """pass: the complete model can be served; warn: it can be served, with warnings; unknown: it could not be found out; fail: it cannot."""
     backend: str
     """Backend that runs the model: tensorrt, tensorrt-rtx, cuda, openvino or cpu."""
     scope: str = ""
@@ -299,6 +302,14 @@ class Results(Described):
 def worst(verdicts: tuple[Verdict, ...]) -> Verdict:
     """Return the worst verdict; "pass" for an empty tuple."""
     return max(verdicts, key=VERDICTS.index, default="pass")
+
+
+def judge_failure(reason: Reason | None) -> Verdict:
+    """Return the verdict on a failure: "unknown" if this machine or the source is at fault instead of the model."""
+    if reason is None:
+        return "fail"
+    is_unknown = reason.lacks_resources or reason.facets.fault in _OF_MACHINE
+    return "unknown" if is_unknown else "fail"
 
 
 def make_found(finding: Finding, stage: str, targets: tuple[str, ...]) -> Found:

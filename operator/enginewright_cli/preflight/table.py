@@ -11,7 +11,12 @@ from enginewright_cli import output
 from enginewright_cli.formatting import duration, size, visible
 from enginewright_cli.preflight.result import AnsweredOutput, Found, Result, TargetResult, Verdict
 
-STYLES: Final[dict[Verdict, str]] = {"pass": "green", "warn": "yellow", "fail": "bold red"}
+STYLES: Final[dict[Verdict, str]] = {
+    "pass": "green",
+    "warn": "yellow",
+    "unknown": "magenta",
+    "fail": "bold red",
+}
 _SHOWN_NODES: Final = 5
 
 
@@ -35,7 +40,7 @@ def _head(result: Result) -> Text:
 
 
 def _targets(result: Result) -> Table:
-    columns = "TARGET VERDICT REASON BACKEND NODES ENGINE BUILD P50 P99"
+    columns = "TARGET VERDICT REASON BACKEND NODES ENGINE BUILD P50 P99 RUNS"
     table = output.table(*columns.split(), no_wrap=True)
     for name, target in result.targets.items():
         table.add_row(
@@ -48,9 +53,10 @@ def _figures(result: TargetResult) -> tuple[str, ...]:
     nodes = "" if result.nodes_total is None else f"{result.nodes_accelerated}/{result.nodes_total}"
     engine = "" if result.engine_bytes is None else size(result.engine_bytes)
     build = "" if result.build_seconds is None else duration(result.build_seconds)
-    latency = result.latency
-    times = (duration(latency.p50), duration(latency.p99)) if latency else ("", "")
-    return nodes, engine, build, *times
+    if (latency := result.latency) is None:
+        return nodes, engine, build
+    p99 = duration(latency.p99) if latency.shows_p99 else ""
+    return nodes, engine, build, duration(latency.p50), p99, str(latency.samples)
 
 
 def _findings(result: Result) -> list[RenderableType]:
@@ -61,8 +67,8 @@ def _findings(result: Result) -> list[RenderableType]:
     ]
     for name, target in result.targets.items():
         reported = any(name in one.targets and one.severity == "error" for one in result.findings)
-        if target.verdict == "fail" and not reported:
-            lines.append(Text(f"\n{name}: {visible(target.message)}", style=STYLES["fail"]))
+        if target.reason and not reported:
+            lines.append(Text(f"\n{name}: {visible(target.message)}", style=STYLES[target.verdict]))
         lines += [
             Text(f"\n{name}: changed: {visible(change.message)}", style="cyan")
             for change in target.changes

@@ -229,6 +229,7 @@ def _past(revision: RevisionView) -> PastRevision:
         at=outcome.at if outcome else None,
         reason=outcome.reason if outcome else "",
         message=outcome.message if outcome else "",
+        answers=outcome.answers if outcome else "",
         created=revision.created,
         model_digest=kept.snapshot.model_digest if kept else None,
         images=tuple(sorted({device_class.image for device_class in kept.snapshot.classes}))

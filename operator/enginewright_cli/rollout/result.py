@@ -122,6 +122,8 @@ class PastRevision(Message):
     """Why it was rejected, as one word."""
     message: str = ""
     """Why it was rejected, as a sentence."""
+    answers: str = ""
+    """By how much its answers differed from those of the revision before, as a sentence; empty: none were compared."""
     created: str
     """When it was stored."""
     model_digest: str | None = None

@@ -42,6 +42,12 @@ def show(rollout: RolloutStatus, console: Console, now: datetime) -> None:
         console.print(part, soft_wrap=isinstance(part, Text))
 
 
+def show_analysis(analysis: RolloutAnalysis, console: Console) -> None:
+    """Print the comparison of two revisions."""
+    for part in _analysis(analysis):
+        console.print(part, soft_wrap=isinstance(part, Text))
+
+
 def _parts(rollout: RolloutStatus, now: datetime) -> Iterator[RenderableType]:
     paused = "  (paused)" if rollout.paused else ""
     yield Text.assemble(
@@ -179,7 +185,7 @@ def _history(rollout: RolloutStatus, now: datetime) -> Table:
     roles |= {stable.revision: "active"} if stable else {}
     for revision in rollout.history:
         outcome = roles.get(revision.revision) or revision.outcome or "none"
-        why = f"{revision.reason}: {revision.message}" if revision.reason else ""
+        why = f"{revision.reason}: {revision.message}" if revision.reason else revision.answers
         table.add_row(
             Text(visible(revision.revision)),
             Text(outcome, style=_STYLES.get(revision.outcome, "")),

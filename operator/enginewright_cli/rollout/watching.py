@@ -55,11 +55,11 @@ def watch(
 async def _read(client: KubeClient, http: PodHttp, namespace: str, name: str) -> RolloutStatus:
     current = await read_model(client, namespace, name)
     pods = await read_pods(client, current)
-    measured = await _measure(http, to_measure(current.model, pods or ()))
+    measured = await measure(http, to_measure(current.model, pods or ()))
     return describe(current, pods, measured, datetime.now(UTC))
 
 
-async def _measure(http: PodHttp, pods: Iterable[PodView]) -> dict[str, Measurements | str]:
+async def measure(http: PodHttp, pods: Iterable[PodView]) -> dict[str, Measurements | str]:
     """Return the measurements of each pod by its name, or why they are not known."""
     limit = asyncio.Semaphore(_AT_ONCE)
 

@@ -16,7 +16,7 @@ from enginewright_contract.collection import (
 )
 from pydantic import ValidationError
 
-from enginewright_cli.reporting import CommandError
+from enginewright_cli.reporting import CommandError, WrongUsage
 
 _KEY: Final = re.compile(rf"[0-9a-f]{{{KEPT_CHARACTERS},64}}")
 _LARGEST_FILE: Final = 16 << 20  # bytes
@@ -42,14 +42,14 @@ class GarbageOptions:
         """Return what to remove; without limits, no artefact. Raises CommandError."""
         has_limits = self.unused_for is not None or self.max_size is not None
         if self.keep_file is not None and self.keep_none:
-            raise CommandError("--keep-file and --keep-none exclude each other: pass one of them")
+            raise WrongUsage("--keep-file and --keep-none exclude each other: pass one of them")
         if has_limits and self.keep_file is None and not self.keep_none:
-            raise CommandError(
+            raise WrongUsage(
                 "--unused-for and --max-size remove complete artefacts, and a store does not tell which of"
                 f" them models need: {_HOW}"
             )
         if not has_limits and (self.keep_file is not None or self.keep_none):
-            raise CommandError(
+            raise WrongUsage(
                 "it is not said which of the artefacts that are not needed go: pass --unused-for or"
                 " --max-size, or both"
             )
@@ -119,10 +119,10 @@ def _seconds(text: str) -> float:
     try:
         seconds = long_duration(text).total_seconds()
     except ValueError:
-        raise CommandError(f"--unused-for {text!r} is not a duration: write 30d or 12h") from None
+        raise WrongUsage(f"--unused-for {text!r} is not a duration: write 30d or 12h") from None
     if seconds < LEAST_AGE_SECONDS:
         least = f"{LEAST_AGE_SECONDS / 3600:.0f}h"
-        raise CommandError(
+        raise WrongUsage(
             f"--unused-for {text} is too short: what was used within {least} is never removed"
         )
     return seconds
@@ -134,5 +134,5 @@ def _bytes(text: str) -> int:
     except ValueError:
         count = -1
     if not 0 <= count < _LARGEST_NUMBER:
-        raise CommandError(f"--max-size {text!r} is not a size: write 50Gi or 200G")
+        raise WrongUsage(f"--max-size {text!r} is not a size: write 50Gi or 200G")
     return count

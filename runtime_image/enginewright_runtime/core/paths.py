@@ -44,6 +44,9 @@ class Paths:
     # an annotation that the operator writes
     release: Path = field(metadata={"path": f"{task.POD_INFO_PATH}/{task.RELEASE_FILE}"})
     shadow: Path = field(metadata={"path": f"{task.POD_INFO_PATH}/{task.SHADOW_FILE}"})  # likewise
+    start_times: Path = field(
+        metadata={"path": f"{task.POD_INFO_PATH}/{task.TIMES_FILE}"}
+    )  # likewise
     store_address: str | None = None  # of a bucket; otherwise the store is a volume
     node_cache: str | None = None  # HOST:PORT
     images: str | None = None  # repository for OCI images of artefacts

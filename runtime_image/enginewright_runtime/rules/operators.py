@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from enginewright_runtime.graph.raw.schemas import TENSORRT
+from enginewright_runtime.core.model_files import TENSORRT
 from enginewright_runtime.proof.parity.observing import RANDOM_OPERATORS
 from enginewright_runtime.rules.base import Hit, Subject, hit_on, labels, list_nodes
 from enginewright_runtime.rules.contents import UnreadableError, pieces

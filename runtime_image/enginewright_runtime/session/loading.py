@@ -9,7 +9,7 @@ everything that is missing, not only what the loader finds first.
 """
 
 import logging
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,7 @@ from enginewright_contract.report import Finding, name_nodes
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.limits import threads as threads_of_cgroup
+from enginewright_runtime.core.model_files import OF_TENSORRT, may_have
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
 from enginewright_runtime.session import driver, native_log
 from enginewright_runtime.session.base import (
@@ -41,7 +42,6 @@ from enginewright_runtime.session.load_errors import cause, engine_cause
 from enginewright_runtime.session.openvino import OpenVinoBackend
 from enginewright_runtime.session.optimization import HIGHEST, LEVELS, LOWEST, below
 from enginewright_runtime.session.placement import SessionPlacement, read_placement
-from enginewright_runtime.session.reference import runnable
 from enginewright_runtime.session.tensorrt import TensorRtBackend
 from enginewright_runtime.session.tensorrt_rtx import TensorRtRtxBackend
 
@@ -236,7 +236,7 @@ def _session(backend: SessionBackend, request: SessionRequest) -> ort.InferenceS
     providers = backend.providers(options, request)
     path = request.model_path
     try:
-        with runnable(path) if backend.provider == CPU_PROVIDER else nullcontext(path) as readable:
+        with _find_readable(backend, path) as readable:
             session = ort.InferenceSession(
                 str(readable), options, providers=providers, enable_fallback=0
             )
@@ -248,6 +248,15 @@ def _session(backend: SessionBackend, request: SessionRequest) -> ort.InferenceS
         raise SessionError(str(error)) from error
     session.disable_fallback()  # otherwise `run` retries on the CPU
     return session
+
+
+def _find_readable(backend: SessionBackend, model: Path) -> AbstractContextManager[Path]:
+    if backend.provider != CPU_PROVIDER or not may_have(model, OF_TENSORRT):
+        return nullcontext(model)
+    # imports a parser of models, which servers need for nothing else
+    from enginewright_runtime.session.reference import runnable  # noqa: PLC0415 - above
+
+    return runnable(model)
 
 
 def _refuse_idle(placement: SessionPlacement) -> None:

@@ -1,6 +1,5 @@
 """Sessions that analyse a model, with its extensions, on the reference: ONNX Runtime's CPU provider."""
 
-import mmap
 import os
 import tempfile
 from collections.abc import Iterator
@@ -13,16 +12,14 @@ from onnx import ModelProto
 
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.core.limits import threads
+from enginewright_runtime.core.model_files import OF_TENSORRT, may_have
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.schemas import TENSORRT
 from enginewright_runtime.graph.scoped import tensorrt_operators
 from enginewright_runtime.session.base import CPU_PROVIDER, FATAL_ONLY, SPINNING
 from enginewright_runtime.session.extensions.libraries import of_model, register
 from enginewright_runtime.session.optimization import LEVELS
 
 _ONLY_RELEASED: Final = "ALLOW_RELEASED_ONNX_OPSET_ONLY"  # onnxruntime, core/graph/model.cc
-# the name of the domain as protobuf writes it: a model of gigabytes without it is not parsed for it
-_DOMAIN: Final = bytes([len(TENSORRT)]) + TENSORRT.encode()
 
 
 def allow_unreleased() -> None:
@@ -76,11 +73,8 @@ def runnable(model: Path) -> Iterator[Path]:
 
 def _parse_for_cpu(model: Path) -> ModelProto | None:
     """Return the model with ONNX's operators, or None if it has only those, or cannot have them."""
-    if not model.is_file() or not model.stat().st_size:
+    if not may_have(model, OF_TENSORRT):
         return None
-    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        if content.find(_DOMAIN) < 0:
-            return None
     try:
         changed = graphs.parse(model)
     except graphs.UnparsableError:

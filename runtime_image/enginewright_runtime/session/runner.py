@@ -3,15 +3,16 @@
 import ctypes
 import threading
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import TensorProto
 
 from enginewright_runtime.session.datatypes import BF16, BYTES
 from enginewright_runtime.session.signature import Signature
+
+_BFLOAT16: Final = 16  # onnx.TensorProto.BFLOAT16; servers load no onnx
 
 
 class Runner:
@@ -38,7 +39,7 @@ class Runner:
     def _run_values(self, outputs: list[str], feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Run on OrtValues, since ONNX Runtime's NumPy conversion does not support BF16."""
         halves = {
-            name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, TensorProto.BFLOAT16)
+            name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BFLOAT16)
             for name, array in feeds.items()
             if name in self._half
         }

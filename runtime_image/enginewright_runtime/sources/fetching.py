@@ -168,8 +168,8 @@ def _only(source: ModelSource, suffix: str, reason: Reason = Reason.SOURCE_UNREA
         return names[0]
     remedy = "name the file" if names else f"name a folder or archive with one {suffix} file"
     form = name_format(paths) if suffix == MODEL_SUFFIX and not names else None
-    if form is not None:
-        remedy = "export the model to ONNX, and give the .onnx file"
+    if form is not None:  # no further try finds anything else
+        reason, remedy = Reason.INVALID_MODEL, "export the model to ONNX, and give the .onnx file"
     what = f", and is {form}" if form else f": {name_nodes(names) or 'none'}"
     raise StageFailure(
         reason, f"{source.shown} has {len(names)} {suffix} files{what}", remedy=remedy

@@ -23,6 +23,7 @@ from enginewright_serving import probe_token
 from enginewright_serving.mounted_secret import MountedSecret
 from enginewright_serving.server.endpoints import Endpoints
 from enginewright_serving.server.observe import memory
+from enginewright_serving.server.startup.known_times import read_times
 from enginewright_serving.server.startup.prepare import ServedModel, prepare
 from enginewright_serving.transport.application import listen
 from enginewright_serving.transport.files import fit_files
@@ -139,7 +140,11 @@ class _Server:
         )
         try:
             model = prepare(
-                self._task, self._paths.artifact, report_progress, self._paths.runtime_cache
+                self._task,
+                self._paths.artifact,
+                report_progress,
+                self._paths.runtime_cache,
+                read_times(self._paths.start_times),
             )
         except Exception as error:  # noqa: BLE001 - what ends the thread must be reported
             code = end_with("serve", _as_failure(error), self._paths)

@@ -183,7 +183,7 @@ class Monitor:
                 self._inferences.binary = await self._supports_binary()
                 self._serving.set()
         self._log_changes()
-        return _rest(settings.INTERVALS[Check.SERVER], began)
+        return _rest(_choose_interval(Check.SERVER, confirmed=self._pod_state.serving), began)
 
     async def _supports_binary(self) -> bool:
         response = await self._get(self._health, "/v2")
@@ -207,7 +207,8 @@ class Monitor:
             succeeded = await self._execution(due)
             for check in due:
                 # after a failure, retry at the shortest interval
-                pause = settings.INTERVALS[check if succeeded else Check.PLACEMENT]
+                retry = _choose_interval(Check.PLACEMENT, confirmed=self._pod_state.admitted)
+                pause = settings.INTERVALS[check] if succeeded else retry
                 self._due[check] = began + pause
         return max(0.0, min(self._due.values()) - time.monotonic())
 
@@ -328,6 +329,12 @@ def _error_of(response: ServerResponse) -> tuple[Reason | None, str]:
         return (reason, str(document["error"])) if reason in NOTHING_RUNS else (None, "")
     except (ValueError, TypeError, KeyError):
         return None, ""
+
+
+def _choose_interval(check: Check, *, confirmed: bool) -> float:
+    """Return the seconds between polls for a check: fewer while a pod waits for its result to become ready."""
+    usual = settings.INTERVALS[check]
+    return usual if confirmed else min(usual, settings.STARTING_INTERVAL)
 
 
 def _rest(interval: float, began: float) -> float:

@@ -238,6 +238,7 @@ class PodState:
             checks=self.board.verdicts(self._clock()),
             fallback=placed.fallback if placed else None,
             baseline=self.latency.baseline,
+            times=self.reported.times if self.reported and self._gate.admitted else None,
             parity_max_abs_error=self.golden_results.max_abs_error,
             accepted=self.golden_results.unjudged.note,
         )

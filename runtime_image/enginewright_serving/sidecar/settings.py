@@ -20,6 +20,7 @@ INTERVALS: Final[Mapping[Check, float]] = MappingProxyType(
         Check.ERRORS: 5.0,
     }
 )
+STARTING_INTERVAL: Final = 0.2  # between polls of a server that is not ready yet, or not running
 STALE_INTERVALS: Final = 5.0  # a check's result expires after this many of its intervals
 SLOWEST_INTERVAL: Final = 60.0  # golden inferences run at least this often
 RELEASE_INTERVAL: Final = 1.0  # between reads of the pod's annotations

@@ -26,6 +26,7 @@ from enginewright.manifests.labels import REQUESTED_BY
 from enginewright.manifests.names import engine_job_name, lookup_job_name
 from enginewright.manifests.placement import placement_hash
 from enginewright.observed.jobs import JobView
+from enginewright.observed.nodes import NodeView
 from enginewright.observed.pods import PodView
 from enginewright.plan import pods
 from enginewright.plan.attempts import (
@@ -47,6 +48,7 @@ from enginewright.plan.engines.status import (
 )
 from enginewright.plan.engines.wanted import build_hash
 from enginewright.plan.types import Config
+from enginewright.plan.waits import Wait
 
 _BENCHMARK: Final = ENGINE_STAGES[2]
 _TENTH: Final = 10  # percent
@@ -64,8 +66,8 @@ class BuildFacts:
     engine: InferenceEngine
     config: Config
     now: datetime  # timezone-aware
+    nodes: tuple[NodeView, ...] = ()
     jobs: tuple[JobView, ...] = ()  # this engine's
-    refusals: Mapping[str, str] = field(default_factory=dict)  # of Jobs' pods by the API server
     pods: tuple[PodView, ...] = ()  # of its Jobs
     progress: Mapping[str, Progress] = field(default_factory=dict)  # by Job, as far as reported
     references: tuple[EngineReference, ...] = ()  # of the namespace's models to this engine
@@ -115,7 +117,7 @@ def _of_attempt(facts: BuildFacts, status: InferenceEngineStatus, attempt: int) 
     owners = {None, *(job.uid for job in facts.jobs)}
     own = [pod for pod in facts.pods if pod.owners.get("Job") in owners]
     jobs = {job.name: job for job in facts.jobs}
-    observed = Observed(jobs, own, facts.now, awaited, facts.refusals)
+    observed = Observed(jobs, own, facts.now, facts.nodes, awaited)
     work = _build(facts, status)
     if _needs_lookup(facts.engine, status) and work.name(attempt) not in observed.jobs:
         work = _lookup(facts, status)
@@ -143,12 +145,6 @@ def _of_attempt(facts: BuildFacts, status: InferenceEngineStatus, attempt: int) 
 def is_requested(facts: BuildFacts) -> bool:
     """Return whether a model needs the engine, or a user has created it."""
     return bool(facts.references) or REQUESTED_BY not in facts.engine.metadata.annotations
-
-
-def _is_suspended(facts: BuildFacts) -> bool:
-    """Return whether only models need it whose users have paused what it is built for."""
-    by_user = REQUESTED_BY not in facts.engine.metadata.annotations
-    return not by_user and all(reference.suspended for reference in facts.references)
 
 
 def _is_due(facts: BuildFacts, state: Start) -> bool:
@@ -211,10 +207,6 @@ def _finish(
 def _start(
     facts: BuildFacts, status: InferenceEngineStatus, state: Start, *, lookup: bool
 ) -> EngineState:
-    if _is_suspended(facts):
-        message = "spec.rollout.paused is true of all InferenceModels that need it"
-        status = status.model_copy(update=_NOT_RUNNING)
-        return EngineState(status, StatusReason.SUSPENDED, message)
     status = status.model_copy(update={"failure": state.failure, **_NOT_RUNNING})
     if facts.job_limit and not _is_due(facts, state):
         return EngineState(status, StatusReason.QUEUED, facts.job_limit, awaits_turn=True)
@@ -271,10 +263,8 @@ def _in_progress(
     if pod and stage != LOOKUP_STAGE and (lacking := _lacks_device(facts.engine, pod)):
         finding = Finding(reason=Reason.CAPACITY_BLOCKED, cause=lacking)
         return EngineState(status, finding.reason, finding.message)
-    waiting_for = state.waiting_for
-    waiting = _waiting(status, stage, state.failure, waiting_for=waiting_for, is_placed=is_placed)
-    reason = waiting.reason if state.failure else state.waits_for or waiting.reason
-    return replace(waiting, reason=reason, requeue_after=state.requeue_after)
+    waiting = _waiting(status, stage, state.failure, wait=state.wait, is_placed=is_placed)
+    return replace(waiting, requeue_after=state.requeue_after)
 
 
 def _waiting(
@@ -282,10 +272,10 @@ def _waiting(
     stage: str,
     failure: JobFailure | None,
     *,
-    waiting_for: str = "",
+    wait: Wait | None = None,
     is_placed: bool = False,
 ) -> EngineState:
-    reason = StatusReason.BUILDING
+    reason: str = StatusReason.BUILDING
     if stage == LOOKUP_STAGE:
         reason, message = StatusReason.LOOKING_UP, LOOKING_UP
     elif is_placed:
@@ -293,10 +283,12 @@ def _waiting(
         message = f"{stage} ({ENGINE_STAGES.index(stage) + 1}/{len(ENGINE_STAGES)}){percent}"
     else:
         reason, message = StatusReason.QUEUED, "waiting for a node"
-    message = f"{message}: {waiting_for}" if waiting_for else message
+    message = f"{message}: {wait.message}" if wait else message
     if failure:
         message = f"{failure.sentence}; retrying: {message}"
         return EngineState(status, failure.reason, message, stalled=is_stalled(failure))
+    if wait and wait.reason != Reason.CAPACITY_BLOCKED:  # which pods yield their devices for
+        reason = wait.reason or reason
     return EngineState(status, reason, message)
 
 

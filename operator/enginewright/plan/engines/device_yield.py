@@ -5,7 +5,7 @@ allows downtime, so the class's pods are removed while the build runs on a devic
 for a few minutes if it does not. They still count as desired, so that the rollout is not complete without them.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from math import inf
 from typing import Final
@@ -21,7 +21,6 @@ from enginewright.api.scalars import duration, whole_second
 from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
 from enginewright.manifests.pod_options import GRACE_SECONDS
 from enginewright.observed.pods import PodView, of_job
-from enginewright.observed.revisions import RevisionView
 from enginewright.plan import pods
 from enginewright.plan.engines.status import ready_condition
 from enginewright.plan.history.outcomes import serving_keys
@@ -37,7 +36,7 @@ def engine_reference(
 ) -> EngineReference:
     """Return the reference to a class's engine, which records whether pods yield or yielded to its build."""
     new = EngineReference(class_name=accelerator.metadata.name, name=name)
-    if engine is None or not _may_yield(facts.model, facts.revisions, engine):
+    if engine is None or not _may_yield(facts, engine):
         return new
     job = engine.status.job
     recorded = (
@@ -57,7 +56,7 @@ def engine_reference(
             in_time = _seconds_left(facts.model.spec, facts.now, before)
             return before if in_time else new.model_copy(update={"freed_for_job": job})
         before = new  # the build's pod has failed, and pods may yield to the next one too
-    freed_on = _nodes(facts.pods, facts.revisions, new.class_name)
+    freed_on = _nodes(facts, new.class_name)
     is_blocked = _is_blocked(engine) and name not in facts.freed_elsewhere
     if before.freed_for_job or not (freed_on and is_blocked and matching(accelerator, facts.nodes)):
         return before
@@ -72,7 +71,6 @@ def without_yield(reference: EngineReference) -> EngineReference:
         class_name=reference.class_name,
         name=reference.name,
         freed_for_job=ineffective,
-        suspended=reference.suspended,
         lost=reference.lost,
     )
 
@@ -89,34 +87,27 @@ def seconds_left(model: InferenceModel, now: datetime, reference: EngineReferenc
     return inf if reference.device_used else _seconds_left(model.spec, now, reference)
 
 
-def _may_yield(
-    model: InferenceModel, revisions: Collection[RevisionView], engine: InferenceEngine
-) -> bool:
+def _may_yield(facts: Facts, engine: InferenceEngine) -> bool:
     """Return whether the rollout allows downtime for the build, and pods can start again after it."""
-    rollout = model.spec.rollout
+    rollout = facts.model.spec.rollout
     return (
         rollout.strategy == "Recreate"
         and not rollout.paused
         and _is_building(engine)
-        and engine.spec.key not in serving_keys(model, revisions)
+        and engine.spec.key not in serving_keys(facts)
     )
 
 
-def _nodes(
-    pods: Collection[PodView], revisions: Collection[RevisionView], accelerator_class: str
-) -> tuple[str, ...]:
+def _nodes(facts: Facts, accelerator_class: str) -> tuple[str, ...]:
     without = {
-        revision.revision
-        for revision in revisions
-        if revision.kept
-        and any(
-            one.name == accelerator_class and not one.takes_device
-            for one in revision.kept.snapshot.classes
-        )
+        name
+        for name, kept in facts.kept.items()
+        for one in kept.snapshot.classes
+        if one.name == accelerator_class and not one.takes_device
     }
     nodes = {
         pod.node
-        for pod in pods
+        for pod in facts.pods
         if pod.label(COMPONENT) == SERVE
         and pod.label(CLASS) == accelerator_class
         and pod.node

@@ -5,7 +5,7 @@ it is verified and rolled out, and the engines' revision replaces it by the usua
 anything else serves gets none.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from enginewright_contract.images import DEVICE_BACKENDS, VARIANTS
@@ -13,8 +13,6 @@ from enginewright_contract.images import DEVICE_BACKENDS, VARIANTS
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import Prepared
-from enginewright.observed.deployments import DeploymentView
-from enginewright.observed.revisions import RevisionView
 from enginewright.plan.engines.wanted import Engines, is_ahead_of_time
 from enginewright.plan.resolve.backends import (
     interim_backend,
@@ -54,7 +52,7 @@ def interim_of(
     image = facts.config.images.get(VARIANTS[backend], "")
     why_not = _why_not(facts, target, backend, prepared, lacking)
     if not why_not and backend in DEVICE_BACKENDS:
-        begun = _list_begun_classes(facts.deployments, facts.revisions)
+        begun = _list_begun_classes(facts)
         waits = [
             accelerator_class
             for accelerator_class in lacking
@@ -64,19 +62,13 @@ def interim_of(
     return Interim(backend, image, names, why_not)
 
 
-def _list_begun_classes(
-    deployments: Collection[DeploymentView], revisions: Collection[RevisionView]
-) -> set[str]:
-    snapshots = {
-        revision.revision: revision.kept.snapshot for revision in revisions if revision.kept
-    }
+def _list_begun_classes(facts: Facts) -> set[str]:
     return {
-        deployment.accelerator_class
-        for deployment in deployments
-        if (snapshot := snapshots.get(deployment.revision))
-        and any(
-            one.interim and one.name == deployment.accelerator_class for one in snapshot.classes
-        )
+        one.name
+        for deployment in facts.deployments
+        if deployment.revision in facts.kept
+        for one in facts.kept[deployment.revision].snapshot.classes
+        if one.interim and one.name == deployment.accelerator_class
     }
 
 

@@ -97,8 +97,9 @@ def ready_events(engine: InferenceEngine, status: InferenceEngineStatus) -> tupl
     before, now = map(ready_condition, (engine.status, status))
     if now is None or not has_changed(before, now) or now.reason == StatusReason.LOOKING_UP:
         return ()
-    kind = "Normal" if now.reason in _NORMAL else "Warning"
-    return (EventIntent(kind, now.reason, now.message),)
+    is_normal, is_ready = now.reason in _NORMAL, now.status == "True"
+    kind = "Normal" if is_normal else "Warning"
+    return (EventIntent(kind, now.reason, now.message, is_normal and not is_ready),)
 
 
 def ready_condition(status: InferenceEngineStatus) -> Condition | None:

@@ -5,7 +5,7 @@ coverage is compared with the model's promise, so that a model whose nodes would
 before a pod starts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,7 +82,7 @@ def request_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines
     """Return the state of the engines of `target`, and the InferenceEngines to apply."""
     if target.backend not in COMPILED_BACKENDS:
         return Engines(needed=False, keys={}, complete=True)
-    serving = serving_keys(facts.model, facts.revisions)
+    serving = serving_keys(facts)
     namespace = facts.model.metadata.namespace
     keys: dict[str, str] = {}
     unusable: set[str] = set()
@@ -97,11 +97,9 @@ def request_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines
         spec, class_name = _spec(facts, target, prepared, device_class), device_class.metadata.name
         name = engine_name(spec)
         existing = facts.engines.get(name)
-        # As for preparations, what serves is no part of a move to other images or classes that its user pauses.
-        paused = facts.paused_with is not None and spec.key not in serving
         reference = engine_reference(facts, device_class, existing, name)
         rebuilt = spec.key in serving and (existing is None or existing.status.engine is None)
-        references.append(reference.model_copy(update={"suspended": paused, "lost": rebuilt}))
+        references.append(reference.model_copy(update={"lost": rebuilt}))
         if existing is not None and (loss := _loss(facts, existing)):
             delete.append(ObjectRef(API_VERSION, InferenceEngine.kind, namespace, name))
             lost = f"the engine for {class_name} is built again: {loss}"
@@ -116,9 +114,9 @@ def request_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines
             continue
         if existing is not None and _has_failed(existing) and not _is_untried(existing, spec.build):
             failure = failure or _describe_failure(existing, class_name)
-        elif not paused and (changed := _change_spec(facts, existing, spec)):
+        elif changed := _change_spec(facts, existing, spec):
             apply.append(inference_engine(namespace, changed, facts.model.metadata.name))
-        reason, message = _progress(existing, class_name, paused=paused)
+        reason, message = _progress(existing, class_name)
         if (left := seconds_left(facts.model, facts.now, references[-1])) is not None:
             yielding[class_name] = left
             message = (
@@ -133,7 +131,7 @@ def request_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines
         unusable=frozenset(unusable),
         references=tuple(references),
         complete=not waiting and failure is None,
-        reason=failure.reason if failure else _reason(waiting),
+        reason=failure.reason if failure else waiting[0][0] if waiting else StatusReason.BUILT,
         message="; ".join(text for _, text in waiting),
         failure=failure,
         apply=tuple(apply),
@@ -141,12 +139,6 @@ def request_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines
         facts=tuple(built),
         yielding=yielding,
     )
-
-
-def _reason(waiting: Sequence[tuple[str, str]]) -> str:
-    """Return the reason of the first engine that is missing, preferably of one that is not suspended."""
-    reasons = sorted((item for item, _ in waiting), key=lambda item: item == StatusReason.SUSPENDED)
-    return reasons[0] if reasons else StatusReason.BUILT
 
 
 def build_hash(build: EngineBuild) -> str:
@@ -269,12 +261,7 @@ def _describe_failure(existing: InferenceEngine, accelerator_class: str) -> Engi
     )
 
 
-def _progress(
-    existing: InferenceEngine | None, accelerator_class: str, *, paused: bool
-) -> tuple[str, str]:
-    if paused and (existing is None or _has_failed(existing)):
-        message = f"the engine for {accelerator_class} is not built: spec.rollout.paused is true"
-        return StatusReason.SUSPENDED, message
+def _progress(existing: InferenceEngine | None, accelerator_class: str) -> tuple[str, str]:
     ready = ready_condition(existing.status) if existing else None
     if ready is None or ready.reason == StatusReason.NOT_REQUESTED:
         # what it says itself, once it is planned

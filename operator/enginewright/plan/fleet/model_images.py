@@ -1,13 +1,12 @@
 """Which runtime images a model has, by variant."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from enginewright_contract.images import COMPILED_BACKENDS, VARIANTS
 
 from enginewright.api.inference_model_status import ServingState, VariantImage
 from enginewright.manifests.snapshot import Snapshot
-from enginewright.observed.deployments import DeploymentView
-from enginewright.observed.revisions import RevisionView
+from enginewright.plan.history.outcomes import active_snapshot
 from enginewright.plan.resolve.backends import interim_backend
 from enginewright.plan.types import Facts
 
@@ -21,7 +20,7 @@ def current_images(facts: Facts, serving: ServingState | None) -> dict[str, str]
     that is a move as well. An interim moves together with the engines, to images of one release.
     """
     status, configured = facts.model.status, facts.config.images
-    snapshot = active_snapshot(facts.deployments, facts.revisions, serving)
+    snapshot = active_snapshot(facts, serving)
     if snapshot is None:
         return {}
     recorded = by_variant(status.images.current) if status.images else {}
@@ -64,21 +63,6 @@ def _of_builds(facts: Facts, snapshot: Snapshot) -> dict[str, str]:
         for spec in (engine.spec for engine in facts.find_built_from(snapshot.prepared_key))
         if spec.class_name in classes
     }
-
-
-def active_snapshot(
-    deployments: Collection[DeploymentView],
-    revisions: Collection[RevisionView],
-    serving: ServingState | None,
-) -> Snapshot | None:
-    """Return the active revision, or if that is not known, the one that has available pods."""
-    snapshots = {
-        revision.revision: revision.kept.snapshot for revision in revisions if revision.kept
-    }
-    if serving is not None:
-        return snapshots.get(serving.last_complete)
-    carried = (deployment.revision for deployment in deployments if deployment.available)
-    return next((snapshots[item] for item in carried if item in snapshots), None)
 
 
 def by_variant(images: Iterable[VariantImage]) -> dict[str, str]:

@@ -1,16 +1,16 @@
 """A model's move to other runtime images or edited AcceleratorClasses: what it is planned with, and how far it has come.
 
 A model that serves uses what it has of these until it is its turn: then it is prepared, built and rolled out with what
-the installation has. If that fails, it keeps its own. The move is recorded in its status before anything is created
-for it. An edit of a class that a model waits for needs no turn: nothing that serves is at risk.
+the installation has. If that fails, or its user pauses it, it keeps its own. The move is recorded in its status before
+anything is created for it. What its user promotes needs no turn, nor does an edit of a class that it waits for: nothing
+that serves is at risk.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 
-from enginewright_contract.reasons import Reason
-
-from enginewright.api.conditions import StatusReason
+from enginewright.api.conditions import ConditionType, StatusReason, find_condition
 from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.inference_model_status import (
     MoveState,
@@ -19,10 +19,11 @@ from enginewright.api.inference_model_status import (
     RuntimeImages,
     TargetPhase,
 )
+from enginewright.api.scalars import whole_second
+from enginewright.manifests.deployment import progress_seconds
 from enginewright.manifests.labels import COMPONENT, PROMOTE, SERVE
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.observed.pods import PodView
-from enginewright.observed.revisions import RevisionView
 from enginewright.plan.fleet.inputs import (
     carries,
     differing,
@@ -31,14 +32,14 @@ from enginewright.plan.fleet.inputs import (
     hold,
     images_in,
     list_configured,
+    list_installed,
     read_target,
     record_inputs,
 )
-from enginewright.plan.fleet.model_images import active_snapshot
 from enginewright.plan.history.outcomes import (
+    active_snapshot,
     find_rejection,
     find_serving,
-    has_served_for_spec,
     rejection_by_user,
     rejections_of,
 )
@@ -46,11 +47,12 @@ from enginewright.plan.history.spec_hash import keeps_processes, processes_remov
 from enginewright.plan.report.conditions import ModelState
 from enginewright.plan.resolve.images import not_probed
 from enginewright.plan.resolve.resolve import Target, resolve
-from enginewright.plan.rollout.deadlines import seconds_to_next, waits_for_node, waits_too_long
-from enginewright.plan.rollout.failures import STAGE
 from enginewright.plan.rollout.pod_counts import asks_for_pods
-from enginewright.plan.types import Facts, FleetConfig, Obstacle
+from enginewright.plan.types import Facts, Obstacle
+from enginewright.plan.waits import Wait, waits_for_node
 
+# Reasons of engines that come of themselves.
+_AT_WORK = frozenset({StatusReason.BUILDING, StatusReason.LOOKING_UP})
 # Obstacles about images that the model has, which a move may remove.
 _OF_IMAGES = frozenset({StatusReason.PROBING_IMAGE, StatusReason.IMAGE_PROBE_FAILED})
 
@@ -79,104 +81,64 @@ class Move:
     def of(cls, facts: Facts) -> "Move":
         """Return the move, and with it what the plan uses."""
         current = find_current(facts, find_serving(facts))
-        target = differing(list_configured(facts.config.images, facts.classes), current)
-        inputs = hold(facts, current)
-        held = facts.having(inputs)
+        target = differing(list_configured(list_installed(facts.config), facts.classes), current)
+        held = facts.having(hold(facts, current))
         state = _state(facts, current, target)
         plans_with = held if state in (MoveState.WAITING, MoveState.KEPT) else facts
-        record, spec = facts.model.status.images, facts.model.spec
-        is_unchanged = record is not None and record.spec_hash == spec_hash(spec)
-        if state is MoveState.MOVING and _why_paused(spec) and is_unchanged:
-            plans_with = replace(facts, paused_with=inputs)
         return cls(plans_with, facts, held, current, target, state)
 
     def after(self, state: ModelState, rejected: Iterable[RejectedBackend]) -> RuntimeImages | None:
         """Return the record for the status after what was planned, if anything has served; `rejected` holds from now on."""
         facts, serving = self.configured, state.rollout.serving
-        snapshot = active_snapshot(facts.deployments, facts.revisions, serving)
+        snapshot = active_snapshot(facts, serving)
         if snapshot is None:
             return facts.model.status.images if serving else None
         current = find_current(facts, serving)
         if self.state is MoveState.MOVING and _is_rolled_out(state):
             current |= self.target
-        target = differing(list_configured(facts.config.images, facts.classes), current)
+        target = differing(list_configured(list_installed(facts.config), facts.classes), current)
         record = RuntimeImages(image=snapshot.classes[0].image, state=MoveState.MOVED)
         record = record_inputs(record, current, target)
         if not target:
             return record
-        if target == self.target:
-            record = self._again(record)
         if why := self._why_failed_since(state, target):
-            return self._keep_images(record, why, fails_anyway=False)
+            return self._keep_images(record, why)
         if self.state is MoveState.MOVING and target == self.target:
             return self._moving(record, state, rejected)
         still = self.state is MoveState.KEPT and target == self.target
         return (self._still_kept(record) if still else None) or self._waiting(record, state)
-
-    @property
-    def due(self) -> float | None:
-        """Return in how many seconds the pod of a build that waits for a node has waited for too long, if one does."""
-        if self.state is not MoveState.MOVING:
-            return None
-        return seconds_to_next(self.facts, _builds(self.facts))
-
-    def _again(self, record: RuntimeImages) -> RuntimeImages:
-        """Return the record; of a model that was kept and is tried again, with that."""
-        facts, before = self.configured, self.configured.model.status.images
-        if before is None:
-            failed = next(_rejections(facts, self.current, self.target), None)
-            fails_anyway = failed is not None and not _has_served(facts, failed)
-            update = {"retried": failed is not None, "fails_anyway": fails_anyway}
-            return record.model_copy(update=update)
-        if read_target(before) != self.target:
-            return record
-        # a spec that did not serve anyway is tried for the first time once another one does
-        begins = (
-            before.state is MoveState.KEPT
-            and self.state is not MoveState.KEPT
-            and (not before.fails_anyway or _is_allowed(facts.model, facts.revisions, before))
-        )
-        if not (before.retried or begins):
-            return record
-        return record.model_copy(update={"retried": True, "fails_anyway": before.fails_anyway})
 
     def _still_kept(self, record: RuntimeImages) -> RuntimeImages | None:
         """Return the record of a model that has kept its images until now, unless nothing says why."""
         if before := self.configured.model.status.images:
             return before.model_copy(update={"image": record.image})
         rejection = _rejection(self.configured, self.current, self.target)
-        if rejection is None:
-            return None
-        fails_anyway = not _has_served(self.configured, rejection)
-        return self._keep_images(record, _of_rejection(rejection), fails_anyway=fails_anyway)
+        return self._keep_images(record, _of_rejection(rejection)) if rejection else None
 
     def _moving(
         self, record: RuntimeImages, state: ModelState, rejected: Iterable[RejectedBackend]
     ) -> RuntimeImages:
         facts = self.configured
         before = facts.model.status.images
-        began_with = before.spec_hash if before else ""
         if why := self._failure(state, rejected):
-            return self._keep_images(
-                record, why, fails_anyway=spec_hash(facts.model.spec) != began_with
-            )
+            return self._keep_images(record, why)
         if state.obstacle and state.obstacle.stalled:  # the images are not its cause
             return _waits(record, _Why(state.obstacle.reason, state.obstacle.message))
-        held = _why_paused(facts.model.spec) or _why_blocked(facts, state)
+        wait, since = _find_wait(facts.model, state), before.waits_since if before else None
+        since = (since or whole_second(facts.now)) if wait else None
+        left = seconds_to_give_way(facts, since)
+        held = wait if left is not None and left <= 0 else None
         return record.model_copy(
             update={
                 "state": MoveState.MOVING,
-                "spec_hash": began_with,
                 "reason": held.reason if held else "",
                 "message": held.message if held else "",
+                "waits_since": since,
             }
         )
 
-    def _keep_images(
-        self, record: RuntimeImages, why: _Why, *, fails_anyway: bool
-    ) -> RuntimeImages:
-        """Return the record of a model that keeps its images: their failure, even if another spec fails now."""
-        failed_before = record.retried and not record.fails_anyway
+    def _keep_images(self, record: RuntimeImages, why: _Why) -> RuntimeImages:
+        """Return the record of a model that keeps its images."""
         return record.model_copy(
             update={
                 "state": MoveState.KEPT,
@@ -184,8 +146,6 @@ class Move:
                 "reason": why.reason,
                 "message": why.message,
                 "revision": why.revision,
-                "fails_anyway": fails_anyway and not failed_before,
-                "retried": False,
             }
         )
 
@@ -195,15 +155,12 @@ class Move:
         if self.state is not MoveState.MOVED or before is None:
             return None
         # the recorded one also if the spec requests another revision by now, or it is not known which
-        recorded = find_rejection(facts.revisions, before.last_complete)
+        recorded = find_rejection(facts, before.last_complete)
         rejection = recorded or state.rollout.rejection
         if rejection is None:
             return None
-        kept = (
-            revision.kept for revision in facts.revisions if revision.revision == rejection.revision
-        )
-        current = find_current(facts, before)
-        has_any = any(carries(one.snapshot, target, current) for one in kept if one)
+        kept, current = facts.kept.get(rejection.revision), find_current(facts, before)
+        has_any = kept is not None and carries(facts, kept.snapshot, target, current)
         return _of_rejection(rejection) if has_any else None
 
     def _failure(self, state: ModelState, rejected: Iterable[RejectedBackend]) -> _Why | None:
@@ -223,11 +180,9 @@ class Move:
     def _waiting(self, record: RuntimeImages, state: ModelState) -> RuntimeImages:
         if why := self._why_not(record, state):
             return _waits(record, why)
-        if not (self.configured.may_move or self._is_needed):
-            turn = _turn(self.configured.config.fleet) if record.retried else _Why("", "")
-            return _waits(record, turn)
-        serves = spec_hash(self.configured.model.spec) if _is_rolled_out(state) else ""
-        return record.model_copy(update={"state": MoveState.MOVING, "spec_hash": serves})
+        if self.configured.may_move or self._is_needed or self._is_asked_for:
+            return record.model_copy(update={"state": MoveState.MOVING})
+        return _waits(record, _Why("", ""))
 
     def _why_not(self, record: RuntimeImages, state: ModelState) -> _Why | None:
         """Return why the model could not move now, although it were its turn."""
@@ -238,7 +193,7 @@ class Move:
             return _Why(StatusReason.SCALED_TO_ZERO, "it has no pods that would prove the image")
         # with another image it would have less capacity, and only its user can give it more pods
         serving, requested = state.rollout.serving, state.rollout.requested
-        removed = processes_removed(facts.model, facts.revisions, serving, requested)
+        removed = processes_removed(facts, serving, requested)
         if removed and record.target:
             return _Why(removed.reason, removed.message)
         return None if _is_rolled_out(state) or self._is_needed else self._why_not_yet(state)
@@ -247,6 +202,13 @@ class Move:
     def _is_needed(self) -> bool:
         """Return whether something of the model waits for a node that an edited class may let it have."""
         return has_classes(self.target) and _waits_for_node(self.configured)
+
+    @property
+    def _is_asked_for(self) -> bool:
+        """Return whether a user promotes a revision that has any of what the installation has instead."""
+        facts = self.configured
+        promoted = [kept for name, kept in facts.kept.items() if _is_promoted(facts, name)]
+        return any(carries(facts, one.snapshot, self.target, self.current) for one in promoted)
 
     def _why_not_yet(self, state: ModelState) -> _Why | None:
         """Return why a spec that is not rolled out must be first, unless the new images may be its remedy."""
@@ -268,70 +230,43 @@ def _state(facts: Facts, current: Mapping[str, str], target: Mapping[str, str]) 
     if read_target(record) != target:
         return MoveState.WAITING
     if record.state is MoveState.KEPT and (
-        record.spec_hash != spec_hash(model.spec) or _is_allowed(model, facts.revisions, record)
+        record.spec_hash != spec_hash(model.spec) or _is_allowed(facts, record)
     ):
         return MoveState.WAITING
     if record.state is MoveState.MOVING and (
         _not_probed(facts, target)
+        or _why_paused(model.spec)
         or _has_no_pods(model)
-        or (images_in(target) and keeps_processes(model, facts.revisions))
+        or (images_in(target) and keeps_processes(facts))
     ):
         return MoveState.WAITING
     return record.state
-
-
-def _rejections(
-    facts: Facts, current: Mapping[str, str], target: Mapping[str, str]
-) -> Iterator[RolloutFailure]:
-    """Yield why the current spec was rejected with any of the target."""
-
-    def matches(snapshot: Snapshot) -> bool:
-        return carries(snapshot, target, current)
-
-    yield from rejections_of(facts.model, facts.revisions, matches)
 
 
 def _rejection(
     facts: Facts, current: Mapping[str, str], target: Mapping[str, str]
 ) -> RolloutFailure | None:
     """Return why the current spec was rejected with any of the target, if a lost status does not say so."""
-    model, revisions = facts.model, facts.revisions
-    rejections = _rejections(facts, current, target)
-    return next(
-        (one for one in rejections if not _is_promoted(model, revisions, one.revision)), None
-    )
+
+    def matches(snapshot: Snapshot) -> bool:
+        return carries(facts, snapshot, target, current)
+
+    rejections = rejections_of(facts, matches)
+    return next((one for one in rejections if not _is_promoted(facts, one.revision)), None)
 
 
-def _has_served(facts: Facts, rejection: RolloutFailure) -> bool:
-    """Return whether the current spec has served: with what it had before, or with what was rejected."""
-    before = find_serving(facts)
-    with_current = before is not None and has_served_for_spec(
-        facts.model, facts.revisions, before.last_complete
-    )
-    return with_current or rejection.stage == STAGE
+def _is_promoted(facts: Facts, revision: str) -> bool:
+    insists = facts.model.metadata.annotations.get(PROMOTE) == revision
+    return insists and rejection_by_user(facts, revision) is None
 
 
-def _is_promoted(model: InferenceModel, revisions: Collection[RevisionView], revision: str) -> bool:
-    insists = model.metadata.annotations.get(PROMOTE) == revision
-    return insists and rejection_by_user(model, revisions, revision) is None
-
-
-def _turn(fleet: FleetConfig) -> _Why:
-    if fleet.paused:
-        return _Why(StatusReason.FLEET_PAUSED, "fleet.paused of the chart's values is true")
-    message = f"no more than {fleet.limit} models move at the same time (fleet.limit)"
-    return _Why(StatusReason.FLEET_LIMIT, message)
-
-
-def _is_allowed(
-    model: InferenceModel, revisions: Collection[RevisionView], kept: RuntimeImages
-) -> bool:
+def _is_allowed(facts: Facts, kept: RuntimeImages) -> bool:
     """Return whether a user has decided since that the revision for which it is kept is rolled out."""
     if not kept.revision:
         return False
     if kept.reason == StatusReason.SIGNATURE_CHANGED:
-        return model.spec.rollout.allow_signature_change
-    return _is_promoted(model, revisions, kept.revision)
+        return facts.model.spec.rollout.allow_signature_change
+    return _is_promoted(facts, kept.revision)
 
 
 def _why_paused(spec: InferenceModelSpec) -> _Why | None:
@@ -340,15 +275,27 @@ def _why_paused(spec: InferenceModelSpec) -> _Why | None:
     return _Why(StatusReason.SUSPENDED, "spec.rollout.paused is true")
 
 
-def _why_blocked(facts: Facts, state: ModelState) -> _Why | None:
-    """Return what a move waits for, if its pods, or those of its builds, have waited for too long to be scheduled or allowed."""
-    failures = state.rollout.bring_up.failures if state.rollout.bring_up else None
-    if failures and failures.blocked:
-        return _Why(failures.blocked.reason, failures.blocked.message)
-    builds_wait = any(waits_too_long(facts, pod) for pod in _builds(facts))
-    if builds_wait and state.engines and state.engines.reason == Reason.CAPACITY_BLOCKED:
-        return _Why(state.engines.reason, state.engines.message)
-    return None
+def seconds_to_give_way(facts: Facts, since: datetime | None) -> float | None:
+    """Return in how many seconds a move that waits `since` then gives its turn to others, if it waits."""
+    if since is None:
+        return None
+    return progress_seconds(facts.model) - (facts.now - since).total_seconds()
+
+
+def _find_wait(model: InferenceModel, state: ModelState) -> Wait | None:
+    """Return why a move cannot go on now: its writes, its Jobs, its builds or its pods wait, or fail and are retried."""
+    ready = find_condition(model.status.conditions, ConditionType.READY)
+    if ready and ready.reason == StatusReason.APPLY_FAILED:
+        return Wait(ready.reason, ready.message)
+    outcome, engines, brought = state.outcome, state.engines, state.rollout.bring_up
+    if outcome and outcome.prepared is None:
+        if outcome.failure:
+            return Wait(outcome.failure.reason, outcome.failure.sentence)
+        reason = outcome.wait.reason if outcome.wait else ""
+        return Wait(reason or StatusReason.PREPARING, outcome.message) if outcome.wait else None
+    if engines and not engines.complete:
+        return Wait(engines.reason, engines.message) if engines.reason not in _AT_WORK else None
+    return brought.failures.outside if brought else None
 
 
 def _builds(facts: Facts) -> list[PodView]:

@@ -1,9 +1,7 @@
 """Whose turn it is: which models may move to new runtime images and edited classes now, and which may create a Job.
 
-Models move in turn, up to a limit. A paused one gives its turn away until it is resumed. A model whose label
-`enginewright.dev/rollout-order` is `first` moves before all others, one with `last` after them. A model that failed
-and is retried, with any spec, counts as a failure until it has moved, so that no other one begins. It moves itself
-despite failures, because these protect models that were not tried.
+Models move in turn, up to a limit. One that cannot go on gives its turn away until it does. A model whose label
+`enginewright.dev/rollout-order` is `first` moves before all others, one with `last` after them.
 
 Jobs that prepare models and build engines are created in the order in which the models and InferenceEngines were. One
 whose namespace is full lets others pass. What serves and was lost from the store is rebuilt without a turn.
@@ -37,7 +35,7 @@ class FleetState:
 
     models: Mapping[MoveState, int]  # how many are in each state
     permitted: frozenset[ModelName] = frozenset()  # to begin
-    failures: int = 0  # models that the new inputs have failed, those that are tried again included
+    failures: int = 0  # models that the new inputs have failed
     halt: Halt | None = None
 
 
@@ -46,11 +44,13 @@ def fleet_state(
     configured: Mapping[str, str],
     config: FleetConfig,
     granted: Collection[ModelName] = (),
+    settled: int = 0,
 ) -> FleetState:
     """Return the state of the fleet.
 
-    `moves` are of all models that serve, `configured` is what the installation has of images and classes. Models in
-    `granted` were permitted, and their statuses may not show it yet.
+    `moves` are of all models that serve and are not `settled`, of which only the number counts. `configured` is
+    what the installation has of images and classes. Models in `granted` were permitted, and their statuses may not
+    show it yet.
     """
     states = {(view.namespace, view.name): (view, _state(view, configured)) for view in moves}
     # also towards others, as before these were configured: until it is planned again
@@ -60,7 +60,8 @@ def fleet_state(
         if (move.state == MoveState.MOVING and not _is_held(move, configured))
         or (state is MoveState.WAITING and name in granted)
     }
-    failures = sum(_is_failure(move, state, configured) for move, state in states.values())
+    kept = (move for move, state in states.values() if state is MoveState.KEPT)
+    failures = sum(not move.fails_anyway for move in kept)
     halt = Halt.PAUSED if config.paused else None
     if failures >= config.max_failures:
         halt = halt or Halt.TOO_MANY_FAILURES
@@ -78,16 +79,19 @@ def fleet_state(
     begun = [states[name][0] for name in moving]
     rank = min((view.rank for view in (*waiting, *probing, *begun)), default=0)
     ready = [view for view in waiting if _target(view, configured) == view.target]
-    again = [] if halt is Halt.PAUSED else [view for view in ready if view.retried]
-    others = [] if halt else [view for view in ready if view.rank == rank and not view.retried]
-    turns = [*_by_name(again), *_by_name(others)]
+    turns = [] if halt else _by_name(view for view in ready if view.rank == rank)
     free = max(0, config.limit - len(moving))
     return FleetState(
-        models=Counter(state for _, state in states.values()),
+        models=Counter(state for _, state in states.values()) + Counter({MoveState.MOVED: settled}),
         permitted=frozenset({*granted, *turns[:free]}),
         failures=failures,
         halt=halt,
     )
+
+
+def is_settled(move: MoveView, configured: Mapping[str, str]) -> bool:
+    """Return whether a model has what the installation has, and its status says so."""
+    return move.state != MoveState.MOVING and not _target(move, configured)
 
 
 def _state(move: MoveView, configured: Mapping[str, str]) -> MoveState:
@@ -95,14 +99,6 @@ def _state(move: MoveView, configured: Mapping[str, str]) -> MoveState:
     if not target:
         return MoveState.MOVED
     return MoveState(move.state) if target == move.target else MoveState.WAITING
-
-
-def _is_failure(move: MoveView, state: MoveState, configured: Mapping[str, str]) -> bool:
-    """Return whether these have failed the model, and it has not moved since."""
-    again = (
-        move.retried and state is not MoveState.MOVED and _target(move, configured) == move.target
-    )
-    return (state is MoveState.KEPT or again) and not move.fails_anyway
 
 
 def _by_name(moves: Iterable[MoveView]) -> list[ModelName]:

@@ -4,14 +4,13 @@ The status says which one serves, and which has last served with all its pods, t
 If the status was lost, or names a revision that is unknown, the outcomes that are kept with the revisions say it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
 from enginewright_contract.task import Promise
 
 from enginewright.api.conditions import ConditionType, StatusReason
-from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import RolloutFailure, ServingClass, ServingState
 from enginewright.api.scalars import whole_second
 from enginewright.manifests.labels import COMPONENT, PROMOTE, REVISION, ROLLBACK, SERVE
@@ -27,9 +26,9 @@ PROVEN_WINDOW: Final = timedelta(hours=24)  # after a revision has served
 _BEFORE: Final = timedelta(seconds=1)  # by which a revision ends before the next one is active
 
 
-def find_rejection(revisions: Collection[RevisionView], revision: str) -> RolloutFailure | None:
+def find_rejection(facts: Facts, revision: str) -> RolloutFailure | None:
     """Return why a revision was rejected for the current spec, if it was."""
-    outcome = _outcomes(revisions).get(revision)
+    outcome = _outcomes(facts).get(revision)
     return _failure(revision, outcome) if outcome and outcome.state == "Rejected" else None
 
 
@@ -41,40 +40,32 @@ def find_reported_rejection(facts: Facts, revision: str) -> RolloutFailure | Non
         for condition in status.conditions
     )
     last = status.last_failure if is_rolled_back else None
-    return find_rejection(facts.revisions, revision) or (
-        last if last and last.revision == revision else None
-    )
+    return find_rejection(facts, revision) or (last if last and last.revision == revision else None)
 
 
-def is_rejected_for_spec(
-    model: InferenceModel, revisions: Collection[RevisionView], revision: RevisionView
-) -> bool:
+def is_rejected_for_spec(facts: Facts, revision: RevisionView) -> bool:
     """Return whether a revision was rejected for the current spec, with any images."""
     outcome = revision.outcome
     if outcome is None or outcome.state != "Rejected":
         return False
-    return is_of_spec(model, revisions, revision.revision, outcome.spec_hash)
+    return is_of_spec(facts, revision.revision, outcome.spec_hash)
 
 
-def rejections_of(
-    model: InferenceModel, revisions: Collection[RevisionView], matches: Callable[[Snapshot], bool]
-) -> Iterator[RolloutFailure]:
+def rejections_of(facts: Facts, matches: Callable[[Snapshot], bool]) -> Iterator[RolloutFailure]:
     """Yield why revisions of the current spec were rejected that match."""
-    for revision in revisions:
+    for revision in facts.revisions:
         if (
             revision.outcome
-            and is_rejected_for_spec(model, revisions, revision)
+            and is_rejected_for_spec(facts, revision)
             and revision.kept
             and matches(revision.kept.snapshot)
         ):
             yield _failure(revision.revision, revision.outcome)
 
 
-def rejection_by_user(
-    model: InferenceModel, revisions: Collection[RevisionView], revision: str
-) -> RolloutFailure | None:
+def rejection_by_user(facts: Facts, revision: str) -> RolloutFailure | None:
     """Return the rejection of a revision that a user has rolled back, unless it is to be promoted."""
-    annotations = model.metadata.annotations
+    annotations = facts.model.metadata.annotations
     if annotations.get(ROLLBACK, "").partition(" ")[0] == revision:
         return RolloutFailure(
             revision=revision,
@@ -83,7 +74,7 @@ def rejection_by_user(
         )
     if annotations.get(PROMOTE) == revision:
         return None
-    rejection = find_rejection(revisions, revision)
+    rejection = find_rejection(facts, revision)
     by_user = rejection and rejection.reason == StatusReason.ROLLED_BACK_BY_USER
     return rejection if by_user else None
 
@@ -93,9 +84,9 @@ def rejection_of_spec_by_user(facts: Facts, revision: str, active: str) -> Rollo
 
     A user who went back to an active revision of another spec rejected the spec, with any images and classes.
     """
-    serves = _outcomes(facts.revisions).get(active)
+    serves = _outcomes(facts).get(active)
     hashed = serves.spec_hash if serves else ""
-    of_another_spec = hashed and not is_of_spec(facts.model, facts.revisions, active, hashed)
+    of_another_spec = hashed and not is_of_spec(facts, active, hashed)
     if not of_another_spec or facts.model.metadata.annotations.get(PROMOTE) == revision:
         return None
     others = (view for view in facts.revisions if _has_other_inputs(facts, view))
@@ -114,22 +105,12 @@ def list_promoted(revisions: Iterable[RevisionView]) -> list[str]:
     return [revision for _, _, revision in sorted(served, reverse=True)]
 
 
-def has_served_for_spec(
-    model: InferenceModel, revisions: Collection[RevisionView], revision: str
-) -> bool:
-    """Return whether a revision has served with all its pods when the current spec was the last that requested it."""
-    outcome = _outcomes(revisions).get(revision)
-    if outcome is None or outcome.state != "Promoted":
-        return False
-    return is_of_spec(model, revisions, revision, outcome.spec_hash)
-
-
-def was_proven(now: datetime, revisions: Collection[RevisionView], revision: str) -> bool:
+def was_proven(facts: Facts, revision: str) -> bool:
     """Return whether a revision has served with all its pods until recently."""
-    outcome = _outcomes(revisions).get(revision)
+    outcome = _outcomes(facts).get(revision)
     if outcome is None or outcome.state != "Promoted":
         return False
-    return timedelta() <= now - outcome.at <= PROVEN_WINDOW
+    return timedelta() <= facts.now - outcome.at <= PROVEN_WINDOW
 
 
 def outcomes(
@@ -141,12 +122,14 @@ def outcomes(
     last one that was rolled out with all its pods, from now on, and `before` the same until now, if any.
     """
     now, hashed = whole_second(facts.now), spec_hash(facts.model.spec)
+    target = facts.model.status.target
     replaces = before not in ("", active)
-    begun = (_find_begin(facts.revisions, active, before) or now) if replaces else now
+    begun = (_find_begin(facts, active, before) or now) if replaces else now
     # the active one first, so that its time remains the same if the other is not written
     for revision in sorted(facts.revisions, key=lambda view: view.revision != active):
         old = revision.outcome
         state = old.state if old else None
+        answers = target.answers if target and target.revision == revision.revision else ""
         new = None
         if rejection is not None and revision.revision == requested:
             if state != "Rejected":
@@ -160,16 +143,21 @@ def outcomes(
                     spec_hash=hashed,
                 )
             # the spec may have lost removed fields
-            elif old and is_rejected_for_spec(facts.model, facts.revisions, revision):
+            elif old and is_rejected_for_spec(facts, revision):
                 new = old.model_copy(update={"spec_hash": hashed})
         elif revision.revision == active:
             requested_by = hashed if requested == active else ""
-            new = _of_active(old, begun, requested_by, begins=replaces)
+            new = _of_active(old, begun, requested_by, answers, begins=replaces)
         elif revision.revision == before:  # it has served until now
             if state != "Rejected":  # else it is replaced because it failed
                 requested_by = old.spec_hash if old else ""
-                until = begun - _BEFORE
-                new = RevisionOutcome(state="Promoted", at=until, spec_hash=requested_by)
+                kept = old.answers if old else ""
+                new = RevisionOutcome(
+                    state="Promoted",
+                    at=begun - _BEFORE,
+                    spec_hash=requested_by,
+                    answers=kept,
+                )
         elif old and state == "Rejected" and requested and not _has_other_inputs(facts, revision):
             new = old.model_copy(update={"state": "Superseded"})
         if new is not None and new != old:
@@ -183,19 +171,24 @@ def outcomes(
             )
 
 
-def _find_begin(revisions: Collection[RevisionView], active: str, before: str) -> datetime | None:
+def _find_begin(facts: Facts, active: str, before: str) -> datetime | None:
     """Return since when `active` is recorded to serve instead of `before`, if it is.
 
     The status, which is written later, may not have it: the operator was stopped in between.
     """
-    begins, ended = (_outcomes(revisions).get(item) for item in (active, before))
+    begins, ended = (_outcomes(facts).get(item) for item in (active, before))
     if begins is None or ended is None or begins.state != "Promoted":
         return None
     return begins.at if begins.at > ended.at else None
 
 
 def _of_active(
-    outcome: RevisionOutcome | None, begun: datetime, requested_by: str, *, begins: bool
+    outcome: RevisionOutcome | None,
+    begun: datetime,
+    requested_by: str,
+    answers: str,
+    *,
+    begins: bool,
 ) -> RevisionOutcome | None:
     """Return the outcome of the active revision; `requested_by` is the hash of the spec if that requests it.
 
@@ -207,12 +200,14 @@ def _of_active(
         outcome = RevisionOutcome(state="Promoted", at=begun)
     elif begins:
         outcome = outcome.model_copy(update={"at": begun})
+    if answers:
+        outcome = outcome.model_copy(update={"answers": answers})
     return outcome.model_copy(update={"spec_hash": requested_by}) if requested_by else outcome
 
 
 def _has_other_inputs(facts: Facts, revision: RevisionView) -> bool:
     """Return whether the current spec was rejected with images or classes that it is not planned with now."""
-    if revision.kept is None or not is_rejected_for_spec(facts.model, facts.revisions, revision):
+    if revision.kept is None or not is_rejected_for_spec(facts, revision):
         return False
     classes = revision.kept.snapshot.classes
     if not {one.image for one in classes} <= {*facts.config.images.values()}:
@@ -232,14 +227,14 @@ def _failure(revision: str, outcome: RevisionOutcome) -> RolloutFailure:
     )
 
 
-def promise_of(revisions: Iterable[RevisionView], revision: str) -> Promise | None:
+def promise_of(facts: Facts, revision: str) -> Promise | None:
     """Return where the nodes of a revision may run, if its ControllerRevision is known."""
-    stored = (view.kept for view in revisions if view.revision == revision)
-    return next((item.snapshot.promise for item in stored if item), None)
+    kept = facts.kept.get(revision)
+    return kept.snapshot.promise if kept else None
 
 
-def _outcomes(revisions: Collection[RevisionView]) -> dict[str, RevisionOutcome]:
-    return {revision.revision: revision.outcome for revision in revisions if revision.outcome}
+def _outcomes(facts: Facts) -> dict[str, RevisionOutcome]:
+    return {view.revision: view.outcome for view in facts.revisions if view.outcome}
 
 
 def find_serving(facts: Facts) -> ServingState | None:
@@ -249,10 +244,14 @@ def find_serving(facts: Facts) -> ServingState | None:
         return _recover_serving(facts)
     if serving.unproven:
         return None
-    is_known = any(
-        revision.kept and revision.revision == serving.last_complete for revision in facts.revisions
-    )
-    return serving if is_known else _recover_serving(facts) or serving
+    return serving if serving.last_complete in facts.kept else _recover_serving(facts) or serving
+
+
+def active_snapshot(facts: Facts, serving: ServingState | None) -> Snapshot | None:
+    """Return the active revision, or if that is not known, the one that has available pods."""
+    carried = (deployment.revision for deployment in facts.deployments if deployment.available)
+    names = carried if serving is None else (serving.last_complete,)
+    return next((facts.kept[name].snapshot for name in names if name in facts.kept), None)
 
 
 def serving_now(
@@ -309,14 +308,13 @@ def _recover_serving(facts: Facts) -> ServingState | None:
     Those that no Deployment has any more are being replaced, and come first. What a Deployment has is no
     evidence: a revision that served earlier may be returning, and has not served with all its pods yet.
     """
-    stored = {revision.revision: revision.kept for revision in facts.revisions if revision.kept}
-    names = [name for name in list_promoted(facts.revisions) if name in stored]
+    names = [name for name in list_promoted(facts.revisions) if name in facts.kept]
     carried = {deployment.revision for deployment in facts.deployments}
     ready = ready_revisions(pod for pod in facts.pods if not pod.is_canary)
     for there in (ready - carried, ready, set(names)):
         for name in names:
             if name in there:
-                return _state(stored[name])
+                return _state(facts.kept[name])
     return None
 
 
@@ -334,8 +332,8 @@ def _state(
     )
 
 
-def serving_keys(model: InferenceModel, revisions: Collection[RevisionView]) -> set[str | None]:
+def serving_keys(facts: Facts) -> set[str | None]:
     """Return the keys of engines that new pods load: without them they could not start."""
-    names = {item.revision for item in (model.status.serving, model.status.applied) if item}
-    kept = [revision.kept for revision in revisions if revision.kept and revision.revision in names]
-    return {one.engine_key for revision in kept for one in revision.snapshot.classes}
+    status, kept = facts.model.status, facts.kept
+    names = {item.revision for item in (status.serving, status.applied) if item} & kept.keys()
+    return {one.engine_key for name in names for one in kept[name].snapshot.classes}

@@ -5,7 +5,7 @@ capacity. So as long as a spec has lost only that field, it requests the process
 last, and its runtime images, which know the field.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from enginewright_contract.keys import content, content_hash
 
@@ -14,7 +14,7 @@ from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.inference_model_status import ServingState
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.observed.revisions import RevisionView
-from enginewright.plan.types import EventIntent
+from enginewright.plan.types import EventIntent, Facts
 
 
 def spec_hash(spec: InferenceModelSpec, processes: int = 1) -> str:
@@ -34,23 +34,17 @@ def spec_hash(spec: InferenceModelSpec, processes: int = 1) -> str:
     return content_hash(hashed)
 
 
-def as_stored(
-    model: InferenceModel, revisions: Collection[RevisionView], snapshot: Snapshot
-) -> Snapshot:
+def as_stored(facts: Facts, snapshot: Snapshot) -> Snapshot:
     """Return `snapshot` with the processes of the revision that its spec requested last with the same images.
 
     A revision that differs from it in removed fields alone is one that the spec requested.
     """
-    if not any(revision.kept and revision.kept.snapshot.processes > 1 for revision in revisions):
+    if all(kept.snapshot.processes == 1 for kept in facts.kept.values()):
         return snapshot
-    name, images, requested = (
-        snapshot.revision(),
-        _images(snapshot),
-        _list_requested(model, revisions),
-    )
+    name, images, requested = snapshot.revision(), _images(snapshot), _list_requested(facts)
     ranked = [
-        (_rank(model, revision), revision.kept.snapshot.processes)
-        for revision in revisions
+        (_rank(facts.model, revision), revision.kept.snapshot.processes)
+        for revision in facts.revisions
         if revision.kept
         and (
             (revision.revision in requested and images <= _images(revision.kept.snapshot))
@@ -60,47 +54,40 @@ def as_stored(
     return snapshot.model_copy(update={"processes": max(ranked)[1]}) if ranked else snapshot
 
 
-def is_of_spec(
-    model: InferenceModel, revisions: Collection[RevisionView], revision: str, hashed: str
-) -> bool:
+def is_of_spec(facts: Facts, revision: str, hashed: str) -> bool:
     """Return whether a hash, recorded for a revision, is of the current spec, also as it was with removed fields."""
-    spec, processes = model.spec, _processes(revisions, revision)
+    spec, processes = facts.model.spec, _processes(facts, revision)
     return hashed == spec_hash(spec) or (processes > 1 and hashed == spec_hash(spec, processes))
 
 
-def is_applied_of_spec(model: InferenceModel, revisions: Collection[RevisionView]) -> bool:
+def is_applied_of_spec(facts: Facts) -> bool:
     """Return whether the applied revision is what the current spec requested."""
-    applied = model.status.applied
-    return applied is not None and is_of_spec(model, revisions, applied.revision, applied.spec_hash)
+    applied = facts.model.status.applied
+    return applied is not None and is_of_spec(facts, applied.revision, applied.spec_hash)
 
 
-def keeps_processes(model: InferenceModel, revisions: Collection[RevisionView]) -> bool:
+def keeps_processes(facts: Facts) -> bool:
     """Return whether the spec requests several server processes in each pod only as a revision that is stored."""
-    return _processes(revisions, _last_requested(model, revisions)) > 1
+    return _processes(facts, _last_requested(facts)) > 1
 
 
-def has_lost(
-    model: InferenceModel, revisions: Collection[RevisionView], requested: str | None
-) -> bool:
+def has_lost(facts: Facts, requested: str | None) -> bool:
     """Return whether the spec has lost removed fields since the last plan that knew what it requests."""
-    names = {requested, _find_stored(model, revisions, requested)}
-    hashes = {hashed for name, hashed in _records(model, revisions) if name in names}
+    names = {requested, _find_stored(facts, requested)}
+    hashes = {hashed for name, hashed in _records(facts) if name in names}
     return (
         requested is not None
-        and keeps_processes(model, revisions)
-        and spec_hash(model.spec) not in hashes
+        and keeps_processes(facts)
+        and spec_hash(facts.model.spec) not in hashes
     )
 
 
 def processes_removed(
-    model: InferenceModel,
-    revisions: Collection[RevisionView],
-    serving: ServingState | None,
-    requested: str | None,
+    facts: Facts, serving: ServingState | None, requested: str | None
 ) -> EventIntent | None:
     """Return the Event that says what replaces the processes of what the spec requests, if it has several."""
-    name = _find_stored(model, revisions, requested)
-    processes = _processes(revisions, name)
+    name = _find_stored(facts, requested)
+    processes = _processes(facts, name)
     if serving is None or processes == 1:
         return None
     pods = ", ".join(
@@ -108,7 +95,7 @@ def processes_removed(
         for device_class in serving.classes
         if device_class.replicas
     )
-    fields = "minReplicas and maxReplicas" if model.spec.serving.autoscaling else "replicas"
+    fields = "minReplicas and maxReplicas" if facts.model.spec.serving.autoscaling else "replicas"
     message = (
         f"revision {name} has {processes} server processes in each pod, which spec.serving.processes requested"
         f" and no spec can request from now on. It keeps them, with its runtime image. {processes} replicas"
@@ -118,40 +105,25 @@ def processes_removed(
     return EventIntent("Warning", StatusReason.PROCESSES_REMOVED, message)
 
 
-def _records(
-    model: InferenceModel, revisions: Collection[RevisionView]
-) -> Iterator[tuple[str, str]]:
-    status = model.status
+def _records(facts: Facts) -> Iterator[tuple[str, str]]:
+    status = facts.model.status
     yield from ((item.revision, item.spec_hash) for item in (status.applied, status.target) if item)
-    yield from (
-        (revision.revision, revision.outcome.spec_hash)
-        for revision in revisions
-        if revision.outcome
-    )
+    yield from ((one.revision, one.outcome.spec_hash) for one in facts.revisions if one.outcome)
 
 
-def _list_requested(model: InferenceModel, revisions: Collection[RevisionView]) -> set[str]:
-    return {
-        name
-        for name, hashed in _records(model, revisions)
-        if is_of_spec(model, revisions, name, hashed)
-    }
+def _list_requested(facts: Facts) -> set[str]:
+    return {name for name, hashed in _records(facts) if is_of_spec(facts, name, hashed)}
 
 
-def _find_stored(
-    model: InferenceModel, revisions: Collection[RevisionView], requested: str | None
-) -> str:
+def _find_stored(facts: Facts, requested: str | None) -> str:
     """Return the wanted revision if it is stored, else the one that the spec requested last, if any."""
-    is_stored = any(revision.kept and revision.revision == requested for revision in revisions)
-    return requested if requested and is_stored else _last_requested(model, revisions)
+    return requested if requested in facts.kept and requested else _last_requested(facts)
 
 
-def _last_requested(model: InferenceModel, revisions: Collection[RevisionView]) -> str:
-    requested = _list_requested(model, revisions)
-    stored = [
-        revision for revision in revisions if revision.kept and revision.revision in requested
-    ]
-    return max(stored, key=lambda view: _rank(model, view)).revision if stored else ""
+def _last_requested(facts: Facts) -> str:
+    requested = _list_requested(facts) & facts.kept.keys()
+    stored = [revision for revision in facts.revisions if revision.revision in requested]
+    return max(stored, key=lambda view: _rank(facts.model, view)).revision if stored else ""
 
 
 def _rank(model: InferenceModel, revision: RevisionView) -> tuple[bool, bool, float, int]:
@@ -165,9 +137,8 @@ def _rank(model: InferenceModel, revision: RevisionView) -> tuple[bool, bool, fl
     )
 
 
-def _processes(revisions: Collection[RevisionView], revision: str) -> int:
-    stored = (view.kept for view in revisions if view.revision == revision)
-    return next((item.snapshot.processes for item in stored if item), 1)
+def _processes(facts: Facts, revision: str) -> int:
+    return facts.kept[revision].snapshot.processes if revision in facts.kept else 1
 
 
 def _images(snapshot: Snapshot) -> set[str]:

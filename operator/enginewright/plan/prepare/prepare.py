@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from enginewright_contract.report import Published
 from enginewright_contract.task import PREPARE_STAGES
@@ -24,11 +24,10 @@ from enginewright.plan.prepare.shared import (
     record_prepared,
 )
 from enginewright.plan.prepare.signature import describe_signature
-from enginewright.plan.resolve.resolve import Target, resolve
+from enginewright.plan.resolve.resolve import Target
 from enginewright.plan.store import store_losses
 from enginewright.plan.types import Facts, ObjectRef
-
-_PAUSED: Final = "spec.rollout.paused is true"
+from enginewright.plan.waits import Wait
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,8 @@ class PrepareOutcome:
     # digests of samples, calibration data and steps by name, if they were just fetched
     fetched: Mapping[str, str] | None = None
     preparation: Preparation | None = None
-    message: str = ""  # progress, while a Job runs or waits
-    waits_for: str = ""  # reason, if the Job's pod waits for something outside the operator
+    message: str = ""  # progress, while a Job runs or waits, and what it waits for
+    wait: Wait | None = None  # for something outside of the model
     failure: JobFailure | None = None
     apply: tuple[dict[str, Any], ...] = ()
     delete: tuple[ObjectRef, ...] = ()
@@ -55,13 +54,11 @@ def list_prepared(status: InferenceModelStatus) -> Iterator[Prepared]:
     yield from filter(None, (status.prepared, serving, *rejected))
 
 
-def find_artefact(facts: Facts, target: Target) -> tuple[Prepared | None, bool]:
-    """Return the prepared model of `target`, if there ever was one, and whether the store has lost it."""
+def is_prepared(facts: Facts, target: Target) -> bool:
+    """Return whether there is a prepared model of `target`, which the store has not lost."""
     current = _current(facts.model.status, target)
-    if current is None:
-        return None, False
-    published = PrepareJobs.of(facts).find_publication()
-    return current, _loss(facts, target, current.key, published) != ""
+    published = PrepareJobs.of(facts).find_publication() if current else ""
+    return current is not None and not _loss(facts, target, current.key, published)
 
 
 def prepare(
@@ -119,7 +116,7 @@ def _attempt(
     record = memory or facts.model.status.preparation
     record = record if record and record.inputs_hash == target.job_hash else None
     attempt = max(record.attempt, 1) if record else jobs.first_attempt(work, lost=lost)
-    observed = Observed(jobs.by_name, facts.pods, facts.now, refusals=facts.refusals)
+    observed = Observed(jobs.by_name, facts.pods, facts.now, facts.nodes)
     state = advance(work, observed, attempt, record.failure if record else None)
     match state:
         case Succeeded(job=job, result=published):
@@ -132,14 +129,6 @@ def _attempt(
             )
         case InProgress():
             return _in_progress(target, jobs, state)
-        case Start() if _is_paused(facts, target):
-            return PrepareOutcome(
-                preparation=record,
-                message=_PAUSED,
-                waits_for=StatusReason.SUSPENDED,
-                failure=state.failure,
-                delete=jobs.list_outdated(keep=state.replaces),
-            )
         case Start():
             replaced = jobs.by_name.get(state.replaces)
             # what serves is rebuilt without waiting for others, and a Job that is replaced has begun
@@ -147,23 +136,7 @@ def _attempt(
             waits = None if is_due else _without_job(facts, target, jobs, state, shared, record)
             return waits or _start(facts, target, work, jobs, state, shared)
         case Failed():
-            failed = _fail(target, work, jobs, state)
-            is_paused = not state.failure.lasting and _is_paused(facts, target)
-            suspended = replace(failed, message=_PAUSED, waits_for=StatusReason.SUSPENDED)
-            return suspended if is_paused else failed
-
-
-def _is_paused(facts: Facts, target: Target) -> bool:
-    """Return whether no Job is created that prepares `target`, since a user pauses the move to other images or classes.
-
-    The operator began the move, so pausing it starts nothing more; Jobs that run end. What is the same with the model's
-    own images and classes is no part of the move and is prepared; what the store has lost of what serves is rebuilt
-    (engines/repair.py). Changes of the spec are prepared too: their users have asked for that.
-    """
-    if facts.paused_with is None:
-        return False
-    own = resolve(facts.having(facts.paused_with), target.source)
-    return not (isinstance(own, Target) and own.artifact_hash == target.artifact_hash)
+            return _fail(target, work, jobs, state)
 
 
 def _without_job(
@@ -188,7 +161,7 @@ def _without_job(
             return PrepareOutcome(
                 preparation=new.model_copy(update={"leader": leader}),
                 message=decision.message,
-                waits_for=StatusReason.SHARED_PREPARATION,
+                wait=Wait(StatusReason.SHARED_PREPARATION, decision.message),
                 delete=unwanted,
             )
         case JobFailure():
@@ -201,7 +174,7 @@ def _without_job(
             return PrepareOutcome(
                 preparation=new,
                 message=facts.job_limit,
-                waits_for=StatusReason.QUEUED,
+                wait=Wait(StatusReason.QUEUED, facts.job_limit),
                 delete=unwanted,
                 awaits_turn=True,
             )
@@ -210,14 +183,12 @@ def _without_job(
 def _record_shared_hash(outcome: PrepareOutcome, jobs: PrepareJobs, shared: str) -> PrepareOutcome:
     """Return the outcome with the hash by which other models know that they share its preparation.
 
-    A Job has it from its creation. A paused model does not lead, so that the others go on.
+    A Job has it from its creation.
     """
     if outcome.preparation is None:
         return outcome
     job = jobs.by_name.get(outcome.preparation.job)
     update = {"shared_hash": job.shared_hash if job else shared}
-    if outcome.waits_for == StatusReason.SUSPENDED:
-        update = {"shared_hash": "", "leader": ""}
     return replace(outcome, preparation=outcome.preparation.model_copy(update=update))
 
 
@@ -273,8 +244,8 @@ def _in_progress(target: Target, jobs: PrepareJobs, state: InProgress) -> Prepar
     progress = _progress(state.stage)
     return PrepareOutcome(
         preparation=_preparation(target, state.job, state.attempt, state.stage, earlier),
-        message=f"{progress}: {state.waiting_for}" if state.waiting_for else progress,
-        waits_for=state.waits_for,
+        message=f"{progress}: {state.wait.message}" if state.wait else progress,
+        wait=state.wait,
         failure=state.failure,
         delete=jobs.list_outdated(keep=state.job),
         requeue_after=state.requeue_after,

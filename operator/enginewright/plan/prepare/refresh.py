@@ -5,7 +5,7 @@ from datetime import datetime
 
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import SourceState
-from enginewright.plan.prepare.prepare import PrepareOutcome, find_artefact, prepare
+from enginewright.plan.prepare.prepare import PrepareOutcome, is_prepared, prepare
 from enginewright.plan.resolve.resolve import Target, resolve
 from enginewright.plan.resolve.sources import (
     find_refresh,
@@ -29,14 +29,12 @@ class Preparing:
 
 def prepare_and_refresh(facts: Facts, target: Target) -> Preparing:
     """Return the state of preparing the pinned content, or that of a refresh."""
-    artefact, is_lost = find_artefact(facts, target)
-    is_prepared = artefact is not None and not is_lost
-    refreshed = None
+    has_artefact, refreshed = is_prepared(facts, target), None
     if refresh := find_refresh(facts.model, facts.now):
-        source = refresh_source(facts.model, facts.revisions, refresh, prepared=is_prepared)
+        source = refresh_source(facts.model, facts.revisions, refresh, prepared=has_artefact)
         resolved = resolve(facts, source)
         refreshed = resolved if isinstance(resolved, Target) else None
-    if is_prepared:
+    if has_artefact:
         return _refresh_in_background(facts, target, refreshed)
     target = refreshed or target
     outcome = prepare(facts, target, shares=refreshed is None)

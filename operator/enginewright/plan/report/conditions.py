@@ -10,7 +10,6 @@ from enginewright.api.conditions import ConditionType, StatusReason, WantedCondi
 from enginewright.api.inference_model_status import TargetPhase, TargetRevision
 from enginewright.plan.attempts import describe_retry, is_stalled
 from enginewright.plan.engines.interim import Interim
-from enginewright.plan.engines.repair import Repair
 from enginewright.plan.engines.status import describe_engine
 from enginewright.plan.engines.wanted import Engines
 from enginewright.plan.pods import misses_artefact
@@ -51,7 +50,6 @@ class ModelState:
     interim: Interim | None = None  # until the engines are built
     waits: str = ""  # for the contents of an image, before a backend can be chosen
     chooses: bool = False  # a benchmark chose backends of the wanted revision, in place of engines
-    repair: Repair | None = None  # of what serves, beside a move that is paused
     store_loss: str = ""  # of a revision's earlier store, as a sentence
     route: Statement | None = None  # whether gateways take it, if the model asks for one
     unchanged: bool = False  # the applied revision is what the spec requested
@@ -100,7 +98,7 @@ def _while(is_so: bool, ready: ReadyState) -> Statement:
 
 def _ready_state(state: ModelState) -> ReadyState:
     serves = "" if state.prevented else _serves(state.rollout)
-    if state.interim and not state.repair:
+    if state.interim:
         return _with_interim(state, state.interim)
     if ready := _not_prepared(state, serves) or _not_promoted(state.rollout, serves):
         return ready
@@ -137,8 +135,11 @@ def _describe_canary(target: TargetRevision, serves: str) -> ReadyState:
         reason, doing = StatusReason.VERIFYING_CANARY, "is verified before it gets requests"
     else:
         reason, doing = StatusReason.ANALYZING, "gets requests and is compared with the serving one"
-    message = f"{name} {doing}" + (f": {target.message}" if target.message else "") + serves
-    return ReadyState("False", target.reason or reason, message)
+    more = "; ".join(filter(None, (target.message, target.answers)))
+    message = f"{name} {doing}" + (f": {more}" if more else "") + serves
+    # no user decides about answers but by a command
+    stalled = target.reason == Reason.ANSWERS_CHANGED
+    return ReadyState("False", target.reason or reason, message, stalled=stalled)
 
 
 def _judge_rollback(rollout: RolloutPlan) -> Statement:
@@ -154,49 +155,31 @@ def _judge_rollback(rollout: RolloutPlan) -> Statement:
 
 
 def _not_prepared(state: ModelState, serves: str) -> ReadyState | None:
+    """Return what is not prepared or built yet, if anything, or why nothing can be."""
     if (obstacle := state.obstacle) and not state.prevented:
         return ReadyState("False", obstacle.reason, obstacle.message + serves, obstacle.stalled)
     if state.prevented:
         return None
-    if repair := state.repair:
-        is_for = f"; it is rebuilt for what serves, although spec.rollout.paused is true{serves}"
-        return _waits_for_jobs(repair.outcome, repair.engines, is_for)
-    ready = _waits_for_jobs(state.outcome, state.engines, serves)
-    progress, applied = state.rollout.progress, state.rollout.applied
-    if ready and ready.reason == StatusReason.SUSPENDED and progress and progress.failure:
-        # a user may pause for long
-        failing = f"; pods of revision {applied} fail: {progress.failure.finding.message}"
-        return replace(ready, message=ready.message + failing)
-    return ready
-
-
-def _waits_for_jobs(
-    outcome: PrepareOutcome | None, engines: Engines | None, more: str
-) -> ReadyState | None:
-    """Return what is not prepared or built yet, if anything, with `more` about what serves."""
-    is_suspended = outcome is not None and outcome.waits_for == StatusReason.SUSPENDED
-    if outcome and outcome.failure and not is_suspended:
-        failure, message = outcome.failure, outcome.failure.sentence + more
+    outcome, engines = state.outcome, state.engines
+    if outcome and outcome.failure:
+        failure, message = outcome.failure, outcome.failure.sentence + serves
         if not failure.lasting:
             doing = f"retrying: {outcome.message}" if outcome.message else describe_retry(failure)
             message += f"; {doing}"
         return ReadyState("False", failure.reason, message, stalled=is_stalled(failure))
     if outcome is None or outcome.prepared is None:
-        message = f"preparing the model: {outcome.message if outcome else 'starting'}{more}"
-        if outcome and outcome.failure:
-            message += f"; the last attempt failed: {outcome.failure.sentence}"
-        reason = (outcome.waits_for if outcome else "") or StatusReason.PREPARING
-        return ReadyState("False", reason, message, stalled=is_suspended)
+        message = f"preparing the model: {outcome.message if outcome else 'starting'}{serves}"
+        reason = outcome.wait.reason if outcome and outcome.wait else ""
+        return ReadyState("False", reason or StatusReason.PREPARING, message)
     if engines and not engines.complete:
-        return _engines_missing(engines, more)
+        return _engines_missing(engines, serves)
     return None
 
 
 def _engines_missing(engines: Engines, serves: str) -> ReadyState:
     if failure := engines.failure:
         return ReadyState("False", failure.reason, failure.sentence + serves, failure.lasting)
-    is_suspended = engines.reason == StatusReason.SUSPENDED
-    return ReadyState("False", engines.reason, engines.message + serves, stalled=is_suspended)
+    return ReadyState("False", engines.reason, engines.message + serves)
 
 
 def _with_interim(state: ModelState, interim: Interim) -> ReadyState:

@@ -1,7 +1,5 @@
 """The Events of a model: what has changed for it that its user should see."""
 
-from collections.abc import Collection
-
 from enginewright.api.conditions import (
     ConditionType,
     StatusReason,
@@ -17,11 +15,10 @@ from enginewright.api.inference_model_status import (
     ServingState,
     SourceState,
 )
-from enginewright.observed.revisions import RevisionView
 from enginewright.plan.engines.choice import choice_events
 from enginewright.plan.history.spec_hash import has_lost, processes_removed
 from enginewright.plan.rollout.rollout import RolloutPlan
-from enginewright.plan.types import EventIntent, image_not_pushed
+from enginewright.plan.types import EventIntent, Facts, image_not_pushed
 
 _NORMAL = frozenset(
     {
@@ -43,16 +40,13 @@ _UNTOLD = frozenset({StatusReason.LOOKING_UP})  # seconds, at whose end somethin
 
 
 def model_events(
-    model: InferenceModel,
-    revisions: Collection[RevisionView],
-    status: InferenceModelStatus,
-    rollout: RolloutPlan,
+    facts: Facts, status: InferenceModelStatus, rollout: RolloutPlan
 ) -> tuple[EventIntent, ...]:
     """Return the Events of what changes with the new status."""
     return (
-        *_of_conditions(model, status),
+        *_of_conditions(facts.model, status),
         *_of_promotion(rollout),
-        *_of_removed(model, revisions, status, rollout),
+        *_of_removed(facts, status, rollout),
     )
 
 
@@ -64,7 +58,9 @@ def _of_conditions(model: InferenceModel, status: InferenceModelStatus) -> list[
     old = {condition.type: condition for condition in model.status.conditions}
     if ready and has_changed(old.get(ready.type), ready) and ready.reason not in _UNTOLD:
         normal = is_ready or ready.reason in _NORMAL
-        events.append(EventIntent("Normal" if normal else "Warning", ready.reason, ready.message))
+        kind = "Normal" if normal else "Warning"
+        is_progress = normal and not is_ready
+        events.append(EventIntent(kind, ready.reason, ready.message, is_progress))
     events += choice_events(model.status.choices, status.choices)
     events += _of_interim(model.status.serving, status.serving)
     events += _of_refresh(model.status.source, status.source)
@@ -101,22 +97,17 @@ def _of_promotion(rollout: RolloutPlan) -> list[EventIntent]:
     return [EventIntent("Normal", StatusReason.PROMOTED, message)]
 
 
-def _of_removed(
-    model: InferenceModel,
-    revisions: Collection[RevisionView],
-    now: InferenceModelStatus,
-    rollout: RolloutPlan,
-) -> list[EventIntent]:
+def _of_removed(facts: Facts, now: InferenceModelStatus, rollout: RolloutPlan) -> list[EventIntent]:
     """Return an Event when the spec has lost fields of what it requests, or that keeps its image for them."""
-    before = model.status
+    before = facts.model.status
     # a rollout goes on while it is not known what the spec requests
     requested = rollout.requested or (rollout.target.revision if rollout.target else None)
-    removed = processes_removed(model, revisions, now.serving, requested)
+    removed = processes_removed(facts, now.serving, requested)
     if removed is None:
         return []
     reasons = [status.images.reason if status.images else "" for status in (before, now)]
     waits = reasons[1] == removed.reason != reasons[0]
-    return [removed] if waits or has_lost(model, revisions, requested) else []
+    return [removed] if waits or has_lost(facts, requested) else []
 
 
 def _of_interim(before: ServingState | None, now: ServingState | None) -> list[EventIntent]:
@@ -150,8 +141,9 @@ def _of_move(before: RuntimeImages | None, now: RuntimeImages | None) -> list[Ev
         return []
     if before is not None and before.state is MoveState.KEPT:
         return []
-    edited = ", ".join(used.class_name for used in now.classes if used.target)
-    kept = now.image if now.target else f"AcceleratorClass {edited} as it was"
+    edited = [f"AcceleratorClass {used.class_name}" for used in now.classes if used.target]
+    edited += [used.name for used in now.settings if used.target]
+    kept = now.image if now.target else f"{', '.join(edited)} as it was"
     message = f"keeps {kept}, since it does not run right with the new one: {now.message}"
     return [EventIntent("Warning", StatusReason.IMAGE_KEPT, message)]
 

@@ -1,6 +1,5 @@
 """The complete status of a model, from the results of its plan."""
 
-from collections.abc import Collection
 from datetime import UTC
 
 from enginewright_contract.reasons import Reason, exit_code
@@ -13,7 +12,6 @@ from enginewright.api.inference_model_status import (
     EngineReference,
     InferenceModelStatus,
     ModelSummary,
-    Preparation,
     Prepared,
     RejectedBackend,
     RolloutFailure,
@@ -21,10 +19,8 @@ from enginewright.api.inference_model_status import (
     ServingState,
     SourceState,
 )
-from enginewright.observed.revisions import RevisionView
 from enginewright.plan.engines.choice import Choice
 from enginewright.plan.engines.device_yield import without_yield
-from enginewright.plan.engines.repair import references
 from enginewright.plan.engines.wanted import Engines
 from enginewright.plan.prepare.prepare import list_prepared
 from enginewright.plan.report.conditions import ModelState, conditions
@@ -73,21 +69,37 @@ def model_status(
             generation=model.metadata.generation,
             now=facts.now.astimezone(UTC),
         ),
-        preparation=_preparation(model, state),
+        preparation=outcome.preparation if outcome else model.status.preparation,
         prepared=prepared,
         source=source,
-        engines=references(state.engines, state.repair) or _keep_references(model, state.obstacle),
+        engines=(state.engines.references if state.engines else ())
+        or _keep_references(model, state.obstacle),
         choices=choices,
         failed_choice=find_failed_choice(facts, state.engines, choice, rollout),
         rejected_backends=rejected,
-        serving=_serving(facts.model.status, facts.revisions, target, rollout.serving, prepared),
+        serving=_serving(facts, target, rollout.serving, prepared),
         applied=record_applied(facts.model, rollout),
-        active=_active(facts.revisions, rollout),
+        active=_active(facts, rollout),
         target=rollout.target,
         images=images,
         last_failure=_last_failure(model, state),
-        summary=summary.model_copy(update={"choice": medians}),
+        summary=summary.model_copy(update={"choice": medians, "stage": _stage(facts, state)}),
     )
+
+
+def _stage(facts: Facts, state: ModelState) -> str:
+    """Return the stage of the preparation, of the first engine that is not built, or of the new revision."""
+    outcome, target = state.outcome, state.rollout.target
+    if outcome and outcome.prepared is None:
+        return outcome.preparation.stage if outcome.preparation else ""
+    for reference in state.engines.references if state.engines else ():
+        engine = facts.engines.get(reference.name)
+        if engine and engine.status.engine is None and engine.status.stage:
+            percent = engine.status.percent
+            return engine.status.stage + ("" if percent is None else f" {percent}%")
+    if target is None:
+        return ""
+    return f"{target.phase} {target.step}" if target.step else target.phase
 
 
 def _choices(
@@ -101,18 +113,11 @@ def _choices(
     return model.status.choices, model.status.summary.choice
 
 
-def _preparation(model: InferenceModel, state: ModelState) -> Preparation | None:
-    """Return the record of the attempts: of one that rebuilds what serves, else of what the spec needs."""
-    if state.repair and state.repair.outcome.preparation:
-        return state.repair.outcome.preparation
-    return state.outcome.preparation if state.outcome else model.status.preparation
-
-
-def _active(revisions: Collection[RevisionView], rollout: RolloutPlan) -> ActiveRevision | None:
+def _active(facts: Facts, rollout: RolloutPlan) -> ActiveRevision | None:
     if rollout.serving is None:
         return None
     name = rollout.serving.last_complete
-    kept = next((revision.kept for revision in revisions if revision.revision == name), None)
+    kept = facts.kept.get(name)
     return ActiveRevision(revision=name, signature=kept.signature if kept else None)
 
 
@@ -135,8 +140,7 @@ def _of_job(stage: str, reason: str, message: str) -> RolloutFailure:
 
 
 def _serving(
-    status: InferenceModelStatus,
-    revisions: Collection[RevisionView],
+    facts: Facts,
     target: Target | None,
     serving: ServingState | None,
     prepared: Prepared | None,
@@ -146,14 +150,10 @@ def _serving(
         return None
     # an artefact that is recorded and needed, but not prepared, was lost
     lost = target.artifact_hash if target and prepared is None else ""
-    snapshots = {
-        revision.revision: revision.kept.snapshot for revision in revisions if revision.kept
-    }
-    last_complete = snapshots.get(serving.last_complete)
-    key = last_complete.prepared_key if last_complete else serving.prepared_key
-    models = (
-        item for item in list_prepared(status) if item.key == key and item.inputs_hash != lost
-    )
+    last_complete = facts.kept.get(serving.last_complete)
+    key = last_complete.snapshot.prepared_key if last_complete else serving.prepared_key
+    records = list_prepared(facts.model.status)
+    models = (item for item in records if item.key == key and item.inputs_hash != lost)
     kept = None if prepared and prepared.key == key else next(models, None)
     return serving.model_copy(update={"prepared": kept})
 
@@ -165,11 +165,7 @@ def _keep_references(
     waits = model.spec.rollout.strategy == "Recreate"
     if obstacle is None or (obstacle.stalled and waits):
         return ()
-    paused = model.spec.rollout.paused
-    engines = map(without_yield, model.status.engines)
-    return tuple(
-        engine.model_copy(update={"suspended": engine.suspended and paused}) for engine in engines
-    )
+    return tuple(map(without_yield, model.status.engines))
 
 
 def _summary(before: ModelSummary, rollout: RolloutPlan, proven: Proofs | None) -> ModelSummary:

@@ -65,7 +65,7 @@ def resolve(facts: Facts, source: PinnedSource | None = None) -> Target | Obstac
         for rejected_backend in facts.model.status.rejected_backends
         if not is_readmitted(facts, classes, rejected_backend)
     }
-    unchanged = is_applied_of_spec(facts.model, facts.revisions)
+    unchanged = is_applied_of_spec(facts)
     serves = find_serving(facts) if unchanged else None
     for candidate in ranked:
         last = candidate == ranked[-1]
@@ -110,11 +110,8 @@ def _of_candidate(
 
 def _why_store_unshared(facts: Facts) -> Obstacle | None:
     """Return the obstacle that only one node can mount the volume, although pods may be scheduled to several."""
-    if facts.config.store.bucket is not None:
-        return None
-    claim = facts.store
-    modes = claim.access_modes if claim else (facts.config.store.access_mode,)
-    if "ReadWriteMany" in modes:
+    store = facts.config.store
+    if store.is_shared(facts.store):
         return None
     tolerations = [*facts.model.spec.pod_template.tolerations]
     tolerations += [one for device_class in facts.classes for one in device_class.spec.tolerations]
@@ -122,7 +119,7 @@ def _why_store_unshared(facts: Facts) -> Obstacle | None:
     if usable_nodes < 2:
         return None
     message = (
-        f"the store's claim {facts.config.store.claim} is {'/'.join(modes)}, which only one node can"
+        f"the store's claim {store.claim} is {'/'.join(store.list_modes(facts.store))}, which only one node can"
         f" mount, and pods may be scheduled to {usable_nodes} nodes; install the chart with"
         " store.accessMode=ReadWriteMany and a storage class that supports it, and delete the claim, or"
         " with store.bucket.uri"

@@ -27,9 +27,7 @@ from enginewright.plan.types import Facts
 def find_requested_revision(facts: Facts, stored: Mapping[str, Revision]) -> Revision | None:
     """Return the revision that the spec requested before, if the spec is unchanged."""
     target = facts.model.status.target
-    if target is None or not is_of_spec(
-        facts.model, facts.revisions, target.revision, target.spec_hash
-    ):
+    if target is None or not is_of_spec(facts, target.revision, target.spec_hash):
         return None
     revision = stored.get(target.revision)
     return with_templates(facts, revision) if revision else None
@@ -65,7 +63,7 @@ def bring_up_requested(
         stable = find_restored_revision(facts, stored, stable.name) or stable
     elif stable is not None and was_active and facts.model.spec.rollout.on_failure == "Rollback":
         previous = _first(promotions, stored)
-        if previous and was_proven(facts.now, facts.revisions, previous.name):
+        if previous and was_proven(facts, previous.name):
             return look_back(facts, requested, with_templates(facts, previous), deployments)
     return bring_up(
         facts,
@@ -100,7 +98,7 @@ def keep_revision(
     before = find_serving(facts)
     if before and (last := stored.get(before.last_complete)):
         # not preferred if it would have no pods
-        has_pods = any(count_desired(facts.model, facts.autoscalers, last, deployments).values())
+        has_pods = any(count_desired(facts, last, deployments).values())
         names.insert(0 if has_pods else len(names), last.name)
     if spec.rollout.strategy == "Recreate":  # which would stop ready pods of other revisions
         ready = ready_revisions(facts.pods)
@@ -115,7 +113,7 @@ def keep_revision(
         applied
         and applied.revision not in failed
         and not spec.rollout.paused
-        and is_applied_of_spec(facts.model, facts.revisions)
+        and is_applied_of_spec(facts)
     ):
         names.insert(0, applied.revision)
     # while the requested revision is not known, or has a canary, one may go back from what serves
@@ -137,7 +135,7 @@ def find_restored_revision(
     annotations = facts.model.metadata.annotations
     failure = find_reported_rejection(facts, rejected) if rejected else None
     failed = failure and failure.stage == STAGE and annotations.get(PROMOTE) != rejected
-    if not rejected or not (failed or rejection_by_user(facts.model, facts.revisions, rejected)):
+    if not rejected or not (failed or rejection_by_user(facts, rejected)):
         return None
     back_from, _, back_to = annotations.get(ROLLBACK, "").partition(" ")
     before = find_serving(facts)

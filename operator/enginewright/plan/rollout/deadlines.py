@@ -4,18 +4,15 @@ Nor does the time count for which its node is NotReady. A Deployment's own deadl
 while its pods wait, and on after they have waited.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import Final
 
 from enginewright.api.inference_model import InferenceModel
 from enginewright.manifests.deployment import progress_seconds
 from enginewright.observed.deployments import DeploymentView
-from enginewright.observed.nodes import NodeView
 from enginewright.observed.pods import PodView
 from enginewright.plan.types import Facts
-
-_IGNORED_AFTER: Final = timedelta(minutes=1)  # in which a scheduler that runs looks at a pod
+from enginewright.plan.waits import find_down_node, find_ignored_since, waits_for_node
 
 
 def is_late(facts: Facts, pod: PodView) -> bool:
@@ -27,24 +24,6 @@ def is_late(facts: Facts, pod: PodView) -> bool:
 def waits_too_long(facts: Facts, pod: PodView) -> bool:
     """Return whether a pod waits for a node for longer than it may take to start on one."""
     return waits_for_node(pod) and _limit(facts.model, pod.created) <= facts.now
-
-
-def waits_for_node(pod: PodView) -> bool:
-    """Return whether a pod that is still wanted has no node: the scheduler has found none, or has not looked."""
-    return not pod.node and not pod.leaving
-
-
-def is_ignored(pod: PodView, now: datetime) -> bool:
-    """Return whether no scheduler has looked at a pod that waits for a node, for longer than that takes."""
-    since = _find_ignored_since(pod)
-    return since is not None and since <= now
-
-
-def find_down_node(nodes: Collection[NodeView], pod: PodView) -> NodeView | None:
-    """Return the node of a pod that is still wanted, if that is NotReady."""
-    if not pod.node or pod.leaving:
-        return None
-    return next((node for node in nodes if node.is_down and node.name == pod.node), None)
 
 
 def is_refused_too_long(facts: Facts, deployment: DeploymentView) -> bool:
@@ -66,7 +45,7 @@ def seconds_to_next(
 def _list_due(facts: Facts, pod: PodView) -> Iterator[datetime | None]:
     if waits_for_node(pod):
         yield _limit(facts.model, pod.created)
-        yield _find_ignored_since(pod)
+        yield find_ignored_since(pod)
     yield _due(facts, pod)
 
 
@@ -79,12 +58,6 @@ def _due(facts: Facts, pod: PodView) -> datetime | None:
     own = (node.ready_since for node in facts.nodes if node.name == pod.node)
     since = (pod.scheduled_at, pod.ready_changed, *own)
     return max(_limit(facts.model, moment) for moment in since if moment)
-
-
-def _find_ignored_since(pod: PodView) -> datetime | None:
-    if not waits_for_node(pod) or pod.unschedulable:
-        return None
-    return datetime.fromisoformat(pod.created) + _IGNORED_AFTER
 
 
 def _find_refused_due(model: InferenceModel, deployment: DeploymentView) -> datetime | None:

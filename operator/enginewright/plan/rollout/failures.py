@@ -6,14 +6,13 @@ If the checks pass there, that revision is restored; for crashes, which requests
 requests for `canary.hold`. Otherwise nodes, data or requests cause the failure, and going back would not help.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from enginewright_contract.reasons import ExitCode, Fault, Reason, Repeats, exit_code
 from enginewright_contract.task import SIDECAR
-from enginewright_contract.verdict import Verdict
 
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import RolloutFailure
@@ -22,20 +21,18 @@ from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, REVISION, SE
 from enginewright.manifests.serving_pod import SERVER
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
-from enginewright.observed.revisions import RevisionView
 from enginewright.plan import pods
 from enginewright.plan.history.outcomes import find_serving, promise_of
 from enginewright.plan.resolve.classes import matching
 from enginewright.plan.rollout.deadlines import (
-    find_down_node,
     is_late,
     is_refused_too_long,
     seconds_to_next,
     waits_too_long,
 )
 from enginewright.plan.rollout.proofs import refusal
-from enginewright.plan.rollout.waits import Wait, find_refusal, find_wait
 from enginewright.plan.types import Facts
+from enginewright.plan.waits import Wait, find_down_node, find_refusal, find_wait
 
 # Not the revision's: what the store has lost is rebuilt, and a Secret is corrected.
 _OF_OTHERS: Final = (Fault.STORE, Fault.USER)
@@ -49,9 +46,9 @@ class PodFailures:
     first: pods.Failure | None = None  # of a pod that is not ready
     lasting: RolloutFailure | None = None  # for which the revision is rejected
     waits: Wait | None = None  # what prevents a pod from starting, or from being created
-    blocked: Wait | None = (
-        None  # why one was not scheduled or allowed within rollout.progressTimeout
-    )
+    outside: Wait | None = None  # what prevents one outside of the revision, which has a reason
+    # why one was not scheduled or allowed within rollout.progressTimeout
+    blocked: Wait | None = None
     due: float | None = None  # seconds until this changes without an event
 
 
@@ -71,11 +68,11 @@ def unready(facts: Facts, mine: Iterable[PodView]) -> Unready:
         (pod, failure)
         for pod in waiting
         if not find_down_node(facts.nodes, pod)  # whose reports are old
-        and (failure := failure_of(facts.revisions, facts.verdicts, pod))
+        and (failure := failure_of(facts, pod))
     ]
     first = failed[0][1] if failed else None
     refused = (failure for pod, failure in failed if _is_refused_for_good(facts, pod, failure))
-    waits = (find_wait(facts, pod) for pod in waiting)
+    waits = (find_wait(facts.nodes, pod, facts.now) for pod in waiting)
     return Unready(
         first=first,
         lasting=next(refused, first if _is_repeated(facts, failed) else None),
@@ -100,7 +97,7 @@ def lasting_on(facts: Facts, revision: str, accelerator_class: str) -> pods.Fail
 
 
 def _is_of_others(facts: Facts, pod: PodView) -> bool:
-    failure = failure_of(facts.revisions, facts.verdicts, pod)
+    failure = failure_of(facts, pod)
     return failure is not None and (
         _is_excused(facts, pod, failure) or _is_not_of_revision(failure)
     )
@@ -135,42 +132,36 @@ def pod_failures(
     Its crashes `since` then are compared with those of the `stable` revision that it is to replace, if any.
     """
     mine = pods_of(facts.pods, revision)
-    failed = [
-        (pod, failure)
-        for pod in mine
-        if (failure := failure_of(facts.revisions, facts.verdicts, pod))
-    ]
+    failed = [(pod, failure) for pod in mine if (failure := failure_of(facts, pod))]
     seen = unready(facts, mine)
     lasting = _lasting(facts, failed, stable, since)
     if lasting is None and not any(
         _is_not_of_revision(failure) for pod, failure in failed if not pod.ready
     ):
         lasting = _give_up(facts, revision, mine, deployments)
-    blocked = (find_wait(facts, pod) for pod in mine if waits_too_long(facts, pod))
+    blocked = (find_wait(facts.nodes, pod, facts.now) for pod in mine if waits_too_long(facts, pod))
     refused = (deployment for deployment in deployments if is_refused_too_long(facts, deployment))
+    waits = (find_wait(facts.nodes, pod, facts.now) for pod in mine if not pod.ready)
+    refusal = find_refusal(deployments)
     return PodFailures(
         first=seen.first,
         lasting=None if lasting is None else lasting.model_copy(update={"revision": revision}),
-        waits=seen.waits or find_refusal(deployments),
+        waits=seen.waits or refusal,
+        outside=next((wait for wait in waits if wait and wait.reason), refusal),
         blocked=next(filter(None, blocked), None) or find_refusal(refused),
         due=seconds_to_next(facts, mine, deployments),
     )
 
 
-def failure_of(
-    revisions: Collection[RevisionView], verdicts: Mapping[str, Verdict], pod: PodView
-) -> pods.Failure | None:
+def failure_of(facts: Facts, pod: PodView) -> pods.Failure | None:
     """Return why a pod does not serve: its own failure, else what its sidecar reports."""
     own = pods.failure(pod)
-    return _name_variables(revisions, pod, own) if own else refusal_of(revisions, verdicts, pod)
+    return _name_variables(facts, pod, own) if own else refusal_of(facts, pod)
 
 
-def _name_variables(
-    revisions: Collection[RevisionView], pod: PodView, failure: pods.Failure
-) -> pods.Failure:
+def _name_variables(facts: Facts, pod: PodView, failure: pods.Failure) -> pods.Failure:
     """Return a failure whose cause is not known with the spec's variables of that container, which may be it."""
-    kept = (view.kept for view in revisions if view.revision == pod.label(REVISION))
-    revision = next(filter(None, kept), None)
+    revision = facts.kept.get(pod.label(REVISION))
     if revision is None or failure.reason is not Reason.INTERNAL_ERROR:
         return failure
     own = {
@@ -186,11 +177,9 @@ def _name_variables(
     return replace(failure, finding=finding)
 
 
-def refusal_of(
-    revisions: Collection[RevisionView], verdicts: Mapping[str, Verdict], pod: PodView
-) -> pods.Failure | None:
+def refusal_of(facts: Facts, pod: PodView) -> pods.Failure | None:
     """Return the failed check for which a pod's sidecar does not admit it, or would not by now."""
-    verdict, promise = verdicts.get(pod.name), promise_of(revisions, pod.label(REVISION))
+    verdict, promise = facts.verdicts.get(pod.name), promise_of(facts, pod.label(REVISION))
     return refusal(verdict, promise) if verdict and promise else None
 
 
@@ -268,10 +257,10 @@ def _give_up(
     late = [pod for pod in mine if pod.label(CLASS) in asked and is_late(facts, pod)]
     if not late:
         return None
-    failures = (failure_of(facts.revisions, facts.verdicts, pod) for pod in late)
+    failures = (failure_of(facts, pod) for pod in late)
     if failure := next(filter(None, failures), None):
         return _of(failure)
-    waits = next(filter(None, (find_wait(facts, pod) for pod in late)), None)
+    waits = next(filter(None, (find_wait(facts.nodes, pod, facts.now) for pod in late)), None)
     return RolloutFailure(
         revision=revision,
         reason=StatusReason.ROLLOUT_FAILED,
@@ -329,9 +318,7 @@ def regression(facts: Facts, active: str, *, is_tried: bool) -> Regression | Non
     crash again and again are ready in between.
     """
     serving = [pod for pod in pods_of(facts.pods, active) if not pod.is_canary]
-    refused = [
-        None if pod.ready else failure_of(facts.revisions, facts.verdicts, pod) for pod in serving
-    ]
+    refused = [None if pod.ready else failure_of(facts, pod) for pod in serving]
     intervals = [tuple(pods.crash_intervals([pod], facts.now)) for pod in serving]
     counts = is_tried or not any(pod.ready for pod in serving)
     crashed = [

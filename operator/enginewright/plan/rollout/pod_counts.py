@@ -9,7 +9,7 @@ a Deployment's live count until another manager is observed to own it as well, a
 out and creates the autoscaler. It applies the count again once the autoscaler is gone.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,12 @@ from enginewright.manifests.autoscaler import horizontal_pod_autoscaler
 from enginewright.manifests.labels import CLASS, serving_selector
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
-from enginewright.observed.identities import AutoscalerView
 from enginewright.plan import pods
 from enginewright.plan.history.outcomes import find_serving
 from enginewright.plan.rollout.deadlines import is_late, seconds_to_next
 from enginewright.plan.rollout.failures import unready
-from enginewright.plan.rollout.waits import Wait, find_refusal
 from enginewright.plan.types import Facts, ObjectRef, ReplicasHandover
+from enginewright.plan.waits import Wait, find_refusal
 
 
 @dataclass(frozen=True)
@@ -131,18 +130,15 @@ def covering(desired: Mapping[str, int], available: Mapping[str, int]) -> dict[s
 
 
 def live_counts(
-    model: InferenceModel,
-    autoscalers: Collection[AutoscalerView],
-    specified: Mapping[str, int],
-    deployments: Mapping[str, DeploymentView],
+    facts: Facts, specified: Mapping[str, int], deployments: Mapping[str, DeploymentView]
 ) -> dict[str, int]:
     """Return the live counts of the autoscaled classes among those of `specified`, which start with these."""
-    before = _list_replicas(model)
+    before = _list_replicas(facts.model)
     live = {name: deployment.desired for name, deployment in deployments.items()}
     return {
-        name: live.get(name) or before.get(name) or _start(model.spec, count)
+        name: live.get(name) or before.get(name) or _start(facts.model.spec, count)
         for name, count in specified.items()
-        if _is_autoscaled(model, autoscalers, name, deployments.get(name))
+        if _is_autoscaled(facts, name, deployments.get(name))
     }
 
 
@@ -152,44 +148,36 @@ def _list_replicas(model: InferenceModel) -> dict[str, int]:
 
 
 def count_to_apply(
-    model: InferenceModel,
-    autoscalers: Collection[AutoscalerView],
-    accelerator: str,
-    existing: DeploymentView | None,
-    count: int,
+    facts: Facts, accelerator: str, existing: DeploymentView | None, count: int
 ) -> int | None:
     """Return the count to apply to a class's Deployment, unless another manager owns it."""
     if existing is None or not existing.count_is_shared or not count or not existing.desired:
         return count
-    return None if _is_autoscaled(model, autoscalers, accelerator, existing) else count
+    return None if _is_autoscaled(facts, accelerator, existing) else count
 
 
 def handovers(
-    model: InferenceModel,
-    autoscalers: Collection[AutoscalerView],
-    deployments: Mapping[str, DeploymentView],
-    counts: Mapping[str, int],
+    facts: Facts, deployments: Mapping[str, DeploymentView], counts: Mapping[str, int]
 ) -> tuple[ReplicasHandover, ...]:
     """Return the Deployments whose counts need a second owner before their autoscalers are created."""
     return tuple(
         ReplicasHandover(deployment.namespace, deployment.name, deployment.uid, deployment.desired)
-        for name in _list_autoscaled(model, autoscalers, deployments, counts)
+        for name in _list_autoscaled(facts, deployments, counts)
         if (deployment := deployments[name]).desired and not deployment.count_is_shared
     )
 
 
 def autoscalers(
-    model: InferenceModel,
-    observed: Collection[AutoscalerView],
+    facts: Facts,
     revision: Revision,
     deployments: Mapping[str, DeploymentView],
     counts: Mapping[str, int],
 ) -> Iterable[dict[str, Any]]:
     """Yield the autoscalers of the Deployments whose counts are not applied."""
-    autoscaling = model.spec.serving.autoscaling
-    for accelerator in _list_autoscaled(model, observed, deployments, counts):
+    model, autoscaling = facts.model, facts.model.spec.serving.autoscaling
+    for accelerator in _list_autoscaled(facts, deployments, counts):
         existing = deployments[accelerator]
-        count = count_to_apply(model, observed, accelerator, existing, counts[accelerator])
+        count = count_to_apply(facts, accelerator, existing, counts[accelerator])
         if autoscaling and count is None:
             yield horizontal_pod_autoscaler(
                 model, autoscaling, revision, accelerator, name=existing.name
@@ -197,15 +185,12 @@ def autoscalers(
 
 
 def find_obsolete_autoscalers(
-    model: InferenceModel,
-    autoscalers: Collection[AutoscalerView],
-    deployments: Mapping[str, DeploymentView],
-    counts: Mapping[str, int],
+    facts: Facts, deployments: Mapping[str, DeploymentView], counts: Mapping[str, int]
 ) -> Iterable[ObjectRef]:
     """Yield the autoscalers of classes that have none any more, or no pods."""
-    classes = _list_autoscaled(model, autoscalers, deployments, counts)
+    classes = _list_autoscaled(facts, deployments, counts)
     names = {deployments[device_class].name for device_class in classes}
-    for autoscaler in autoscalers:
+    for autoscaler in facts.autoscalers:
         if autoscaler.name not in names:
             yield ObjectRef(
                 "autoscaling/v2", "HorizontalPodAutoscaler", autoscaler.namespace, autoscaler.name
@@ -213,34 +198,25 @@ def find_obsolete_autoscalers(
 
 
 def _list_autoscaled(
-    model: InferenceModel,
-    autoscalers: Collection[AutoscalerView],
-    deployments: Mapping[str, DeploymentView],
-    counts: Mapping[str, int],
+    facts: Facts, deployments: Mapping[str, DeploymentView], counts: Mapping[str, int]
 ) -> list[str]:
-    if model.spec.serving.autoscaling is None:
+    if facts.model.spec.serving.autoscaling is None:
         return []
     return [
         name
         for name, count in counts.items()
-        if count
-        and name in deployments
-        and _is_autoscaled(model, autoscalers, name, deployments[name])
+        if count and name in deployments and _is_autoscaled(facts, name, deployments[name])
     ]
 
 
-def _is_autoscaled(
-    model: InferenceModel,
-    autoscalers: Collection[AutoscalerView],
-    accelerator: str,
-    existing: DeploymentView | None,
-) -> bool:
+def _is_autoscaled(facts: Facts, accelerator: str, existing: DeploymentView | None) -> bool:
     """Return whether an autoscaler decides a class's count: one that is requested, or not deleted yet."""
-    spec = model.spec
+    spec = facts.model.spec
     if read_own_replicas(spec).get(accelerator, spec.replicas) == 0:
         return False
     return spec.serving.autoscaling is not None or (
-        existing is not None and any(autoscaler.name == existing.name for autoscaler in autoscalers)
+        existing is not None
+        and any(autoscaler.name == existing.name for autoscaler in facts.autoscalers)
     )
 
 
@@ -275,10 +251,9 @@ def pod_counts(
     earlier: PodCounts | None = None,
 ) -> PodCounts:
     """Return the counts of `revision` beside `canaries`, pods by class, reusing what was computed `earlier`."""
-    model, autoscalers = facts.model, facts.autoscalers
     same = earlier if earlier and earlier.revision == revision.name else None
-    desired = same.desired if same else count_desired(model, autoscalers, revision, deployments)
-    counts = _beside(model, autoscalers, desired, canaries, deployments)
+    desired = same.desired if same else count_desired(facts, revision, deployments)
+    counts = _beside(facts, desired, canaries, deployments)
     if same and same.counts == counts:
         return same
     progress = progress_of(facts, revision, deployments, counts)
@@ -286,13 +261,10 @@ def pod_counts(
 
 
 def count_desired(
-    model: InferenceModel,
-    autoscalers: Collection[AutoscalerView],
-    applied: Revision,
-    deployments: Mapping[str, DeploymentView],
+    facts: Facts, applied: Revision, deployments: Mapping[str, DeploymentView]
 ) -> dict[str, int]:
     """Return how many pods each class of the applied revision should have now."""
-    spec = model.spec
+    spec = facts.model.spec
     names = [device_class.name for device_class in applied.snapshot.classes]
     named = [accelerator.class_name for accelerator in spec.accelerators] or names
     if not asks_for_pods(spec, names):  # not on classes to be removed either
@@ -301,7 +273,7 @@ def count_desired(
 
     def count_on(classes: Iterable[str]) -> dict[str, int]:
         specified = replicas_by_class(spec, classes)
-        return {**specified, **live_counts(model, autoscalers, specified, deployments)}
+        return {**specified, **live_counts(facts, specified, deployments)}
 
     # a class that is not applied yet gets no share of the total
     counts = covering(count_on(name for name in named if name in names), available)
@@ -311,7 +283,7 @@ def count_desired(
     until_then = covering(count_on(there), available)
     counts = {name: max(count, until_then[name]) for name, count in counts.items()}
     current = {name: deployment.desired for name, deployment in deployments.items()}
-    before = _list_replicas(model)
+    before = _list_replicas(facts.model)
     counts = {
         name: counts[name]
         if name in counts
@@ -319,20 +291,19 @@ def count_desired(
         else current.get(name) or before.get(name, current.get(name, spec.replicas))
         for name in names
     }
-    return {**counts, **live_counts(model, autoscalers, counts, deployments)}
+    return {**counts, **live_counts(facts, counts, deployments)}
 
 
 def _beside(
-    model: InferenceModel,
-    autoscalers: Collection[AutoscalerView],
+    facts: Facts,
     counts: Mapping[str, int],
     canaries: Mapping[str, int],
     deployments: Mapping[str, DeploymentView],
 ) -> Mapping[str, int]:
     """Return the counts, unless autoscaled, less the pods whose devices a canary uses in place, of which one stays."""
-    if not canaries or model.spec.rollout.strategy != "InPlace":
+    if not canaries or facts.model.spec.rollout.strategy != "InPlace":
         return counts
-    live = live_counts(model, autoscalers, counts, deployments)
+    live = live_counts(facts, counts, deployments)
     lent = {
         name: max(min(count, 1), count - canaries.get(name, 0)) for name, count in counts.items()
     }

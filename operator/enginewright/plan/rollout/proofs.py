@@ -271,7 +271,7 @@ def _text_of(check: CheckVerdict) -> str:
 
 def current_proofs(facts: Facts, revision: str) -> Proofs | None:
     """Return the proofs for a revision, as reported before until the verdicts of its pods are known."""
-    promise = promise_of(facts.revisions, revision) or Promise()
+    promise = promise_of(facts, revision) or Promise()
     mine = [pod for pod in serving_pods(facts.pods, revision) if not pod.leaving]
     relevant = [pod for pod in mine if pod.ready or _was_admitted(facts.verdicts, pod)] or mine
     verdicts = [facts.verdicts[pod.name] for pod in relevant if pod.name in facts.verdicts]

@@ -19,6 +19,7 @@ from enginewright.observed.revisions import RevisionView
 from enginewright.plan.engines.choice import Choice, ChosenBackend, choose, failure_of
 from enginewright.plan.engines.interim import Interim
 from enginewright.plan.engines.wanted import Engines
+from enginewright.plan.history.outcomes import active_snapshot, find_serving
 from enginewright.plan.history.spec_hash import as_stored
 from enginewright.plan.resolve.images import only_architectures
 from enginewright.plan.resolve.resolve import Target
@@ -61,7 +62,17 @@ def request_snapshot(
         # only if it matters: else pods of revisions without this field would restart
         golden_output_bytes=size if sidecar_memory(size) > sidecar_memory(None) else None,
     )
-    return as_stored(facts.model, facts.revisions, snapshot)
+    return _keep_store(facts, as_stored(facts, snapshot))
+
+
+def _keep_store(facts: Facts, snapshot: Snapshot) -> Snapshot:
+    """Return the active snapshot if this one reads another store and is not to be rolled out for that now."""
+    active = active_snapshot(facts, find_serving(facts)) if facts.keeps_store else None
+    if active is None:
+        return snapshot
+    store = {"store_claim": active.store_claim, "store_bucket": active.store_bucket}
+    same = snapshot.model_copy(update=store)
+    return same if same.revision() == active.revision() else snapshot
 
 
 def choose_snapshot(

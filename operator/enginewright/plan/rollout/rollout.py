@@ -12,7 +12,6 @@ from enginewright.api.conditions import ConditionType
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import (
     AppliedState,
-    InferenceModelStatus,
     ModelSignature,
     RolloutFailure,
     ServingState,
@@ -25,9 +24,7 @@ from enginewright.manifests.names import deployment_name, revision_name
 from enginewright.manifests.service import disruption_budget, service
 from enginewright.manifests.snapshot import Revision, Snapshot, controller_revision
 from enginewright.observed.deployments import DeploymentView
-from enginewright.observed.identities import BudgetView
 from enginewright.observed.pods import PodView
-from enginewright.observed.revisions import RevisionView
 from enginewright.plan.history.outcomes import (
     find_rejection,
     find_serving,
@@ -79,6 +76,7 @@ class RolloutPlan:
     left_to_others: Collection[str] = ()  # reasons for which another backend is tried
     ignored_rollback: str = ""  # what a user's rollback asks for and does not get
     apply: tuple[dict[str, Any], ...] = ()
+    otherwise: tuple[dict[str, Any], ...] = ()  # as in `Plan`
     delete: tuple[ObjectRef, ...] = ()
     metadata: tuple[MetadataIntent, ...] = ()
     hand_over: tuple[ReplicasHandover, ...] = ()
@@ -88,16 +86,14 @@ class RolloutPlan:
         """Return why the requested revision is not rolled out, if it is rejected."""
         return self.bring_up.rejection if self.bring_up else None
 
-    def newly_rejected(
-        self, status: InferenceModelStatus, revisions: Collection[RevisionView]
-    ) -> str:
+    def newly_rejected(self, facts: Facts) -> str:
         """Return the reason for which the requested revision is rejected from now on, if it is."""
-        rejection = self.rejection
+        rejection, status = self.rejection, facts.model.status
         if rejection is None:
             return ""
         # the status is written last: if it lacks the failure, it was interrupted, and is not counted yet
         reported = status.last_failure and status.last_failure.revision == rejection.revision
-        again = find_rejection(revisions, rejection.revision) is None and not any(
+        again = find_rejection(facts, rejection.revision) is None and not any(
             condition.type == ConditionType.ROLLED_BACK and condition.status == "True"
             for condition in status.conditions
         )
@@ -140,7 +136,10 @@ def roll_out(
     if brought and not asks_for_pods(facts.model.spec, deployments):
         brought = replace(brought, canaries={})
     promoted = brought.revision if brought and brought.promotes else None
-    applied = promoted or keep_revision(facts, stored, deployments, brought)
+    names = stored.keys() | {deployment.revision for deployment in facts.deployments}
+    is_there = promoted is not None and promoted.name in names
+    serves = None if is_there else keep_revision(facts, stored, deployments, brought)
+    applied = promoted or serves
     ready = sum(deployment.ready_pods for deployment in facts.deployments)
     name = new.name if new else None
     if applied is None:
@@ -190,16 +189,19 @@ def roll_out(
         ignored_rollback=describe_ignored_rollback(facts.model, stored, applied.name, rejected),
         apply=(
             *serving_objects(facts, applied, deployments, now),
-            *canary_objects(facts.model, facts.revisions, brought, applied),
-            *autoscalers(facts.model, facts.autoscalers, applied, deployments, now),
+            *canary_objects(facts, brought, applied),
+            *autoscalers(facts, applied, deployments, now),
             *route_objects(facts, brought, applied, deployments),
         ),
+        otherwise=_keep_serving(facts, serves, deployments, lent, yielding)
+        if promoted and serves
+        else (),
         delete=(
             *find_obsolete_routes(facts),
             *removals(facts.model, obsolete),
             *stop_canary(facts.canaries, {*canaries, *covering}),
-            *other_budgets(facts.deployments, facts.budgets),
-            *find_obsolete_autoscalers(facts.model, facts.autoscalers, deployments, now),
+            *other_budgets(facts),
+            *find_obsolete_autoscalers(facts, deployments, now),
             *old_revisions(facts, needed),
         ),
         metadata=(
@@ -208,7 +210,7 @@ def roll_out(
             ),
             *((*brought.labels, *brought.shadow) if brought else ()),
         ),
-        hand_over=handovers(facts.model, facts.autoscalers, deployments, now),
+        hand_over=handovers(facts, deployments, now),
     )
 
 
@@ -285,7 +287,7 @@ def serving_objects(
         name = existing.name if existing else deployment_name(model.metadata.name, accelerator)
         yield disruption_budget(model, accelerator, name=name)
         yield from claim_templates(model, revision, accelerator)
-        applied = count_to_apply(facts.model, facts.autoscalers, accelerator, existing, count)
+        applied = count_to_apply(facts, accelerator, existing, count)
         yield serving_deployment(
             model,
             revision,
@@ -294,6 +296,19 @@ def serving_objects(
             replicas=applied,
             strategy="Recreate" if accelerator in superseded else "",
         )
+
+
+def _keep_serving(
+    facts: Facts,
+    serves: Revision,
+    deployments: Mapping[str, DeploymentView],
+    lent: Mapping[str, int],
+    yielding: Collection[str],
+) -> tuple[dict[str, Any], ...]:
+    """Return what serves on where the revision that is to replace it cannot be stored."""
+    counts = pod_counts(facts, serves, deployments, lent).counts
+    now = {name: 0 if name in yielding else count for name, count in counts.items()}
+    return tuple(serving_objects(facts, serves, deployments, now))
 
 
 def find_superseded(facts: Facts, revision: str) -> set[str]:
@@ -313,20 +328,17 @@ def find_superseded(facts: Facts, revision: str) -> set[str]:
 
 
 def canary_objects(
-    model: InferenceModel,
-    revisions: Collection[RevisionView],
-    brought: BringUp | None,
-    applied: Revision,
+    facts: Facts, brought: BringUp | None, applied: Revision
 ) -> Iterable[dict[str, Any]]:
     """Yield the canary's objects, the revision first."""
     if brought is None or not brought.canaries:
         return
-    numbers = {revision.revision: revision.number for revision in revisions}
+    numbers = {revision.revision: revision.number for revision in facts.revisions}
     if brought.revision.name not in numbers and brought.revision is not applied:
         # after the number of the applied one, which may be created in the same pass
         number = max(numbers.values(), default=0) + 1 + (applied.name not in numbers)
-        yield controller_revision(model, brought.revision, number)
-    yield from brought.deployments(model)
+        yield controller_revision(facts.model, brought.revision, number)
+    yield from brought.deployments(facts.model)
 
 
 def removals(model: InferenceModel, deployments: Iterable[DeploymentView]) -> Iterable[ObjectRef]:
@@ -337,13 +349,11 @@ def removals(model: InferenceModel, deployments: Iterable[DeploymentView]) -> It
         yield ObjectRef("policy/v1", "PodDisruptionBudget", namespace, deployment.name)
 
 
-def other_budgets(
-    deployments: Collection[DeploymentView], budgets: Collection[BudgetView]
-) -> Iterable[ObjectRef]:
+def other_budgets(facts: Facts) -> Iterable[ObjectRef]:
     """Yield budgets without their Deployment: pods matched by two budgets cannot be evicted."""
-    names = {deployment.name for deployment in deployments}
-    covered = {deployment.accelerator_class for deployment in deployments}
-    for budget in budgets:
+    names = {deployment.name for deployment in facts.deployments}
+    covered = {deployment.accelerator_class for deployment in facts.deployments}
+    for budget in facts.budgets:
         if budget.name not in names and budget.label(CLASS) in covered:
             yield ObjectRef("policy/v1", "PodDisruptionBudget", budget.namespace, budget.name)
 
@@ -367,7 +377,7 @@ def old_revisions(facts: Facts, keep: Collection[str]) -> Iterable[ObjectRef]:
     unpinned = [
         ((view.outcome is None or view.outcome.state != "Superseded", view.number), view.revision)
         for view in facts.revisions
-        if view.revision not in pinned and not is_rejected_for_spec(model, facts.revisions, view)
+        if view.revision not in pinned and not is_rejected_for_spec(facts, view)
     ]
     unpinned.sort(key=lambda pair: pair[0], reverse=True)
     for _, revision in unpinned[KEPT_REVISIONS - 1 :]:

@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import PurePath
 from typing import Final
 
+from enginewright_contract.manifest import LEAST_RUNS, Latency
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from enginewright_cli import formatting
@@ -48,8 +49,9 @@ def environment() -> Environment:
         "cosine": _unless_absent("{:.6f}".format),
         "percent": lambda part: f"{min(1.0, max(0.0, part)) * 100:.2f}%",
         "error_share": error_share,
+        "p99": _p99,
     }
-    jinja.globals |= {"axis": axis, "tiles": _tiles}
+    jinja.globals |= {"axis": axis, "least_runs": LEAST_RUNS[99], "tiles": _tiles}
     return jinja
 
 
@@ -58,6 +60,10 @@ def _print_value(value: object) -> object:
     if value is None:
         return ""
     return formatting.visible(value) if type(value) is str else value
+
+
+def _p99(latency: Latency | None) -> str | None:
+    return formatting.duration(latency.p99) if latency and latency.shows_p99 else None
 
 
 def _opsets(versions: Mapping[str, int]) -> str:

@@ -22,7 +22,6 @@ from onnx import (
     ValueInfoProto,
 )
 
-LARGEST_PROTOBUF: Final = 2**31 - 1  # bytes
 # names that exporters give to every dynamic dimension, even if their sizes differ
 PLACEHOLDER_DIMENSIONS: Final = frozenset({"?", "unknown", "None"})
 

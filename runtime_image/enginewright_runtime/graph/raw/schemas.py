@@ -13,7 +13,6 @@ import onnx
 from onnx import AttributeProto, NodeProto
 
 STANDARD: Final = frozenset({"", "ai.onnx"})
-TENSORRT: Final = "trt"  # the domain of operators that TensorRT's parser defines
 Schema: TypeAlias = onnx.defs.OpSchema
 
 # Versions that changed the semantics of the same attributes and inputs.

@@ -14,8 +14,9 @@ from typing import Final
 
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, parser
 
+from enginewright_runtime.core.model_files import TENSORRT
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.schemas import STANDARD, TENSORRT, attribute, is_kept
+from enginewright_runtime.graph.raw.schemas import STANDARD, attribute, is_kept
 from enginewright_runtime.graph.scoped.element_types import types_of
 from enginewright_runtime.graph.scoped.scopes import separate_names
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from enginewright_contract.facts import FetchFacts
 from enginewright_contract.manifest import MODEL_NAME, ArtifactFile
 from enginewright_contract.reasons import Reason
-from enginewright_contract.report import StageReport, name_nodes
+from enginewright_contract.report import StageReport
 from enginewright_contract.schemes import scheme_of
 from enginewright_contract.task import Extension, PrepareTask
 
@@ -26,8 +26,8 @@ from enginewright_runtime.core.handoff import (
 )
 from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.logs import format_bytes, format_count
+from enginewright_runtime.core.model_files import EXTERNAL, LARGEST_PROTOBUF, may_have
 from enginewright_runtime.core.paths import Paths
-from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.fetch.places import CALIBRATION, MODEL, SAMPLES, places
 from enginewright_runtime.prepare.fetch.sniff import sniff
 from enginewright_runtime.prepare.fetch.unchanged import find_unchanged, record_versions
@@ -50,7 +50,6 @@ from enginewright_runtime.store import open_medium
 from enginewright_runtime.store.clusters import record_use
 
 _log: Final = logging.getLogger(__name__)
-_MAX_EXTERNAL_FILES: Final = 4096
 _READING_SECONDS: Final = 300.0
 _GIB: Final = 1 << 30
 _LARGEST_MODEL: Final = 512 * _GIB  # with external data, and with the archive that contains it
@@ -145,7 +144,7 @@ def _fetch_model(
     source: RecordedSource, folder: Path, sha256: str | None, digest_place: str
 ) -> tuple[tuple[ArtifactFile, ...], dict[str, Any]]:
     model = empty_folder(folder) / MODEL_NAME
-    quota = DiskQuota(folder, "a model", _LARGEST_MODEL, {".onnx": graphs.LARGEST_PROTOBUF})
+    quota = DiskQuota(folder, "a model", _LARGEST_MODEL, {".onnx": LARGEST_PROTOBUF})
     with fetch_one(source, ".onnx", model, quota) as fetched:
         if unfit := sniff(model):
             raise StageFailure(
@@ -183,9 +182,7 @@ def _check_pin(task: PrepareTask, name: str, digest: str, place: str) -> None:
 
 def _external_data(fetched: FetchedFile, model: Path, quota: DiskQuota) -> list[ArtifactFile]:
     files = []
-    limits = Limits.of_model(_READING_SECONDS)
-    reading = Call(external_locations, "reading which files the model needs", limits)
-    for location in reading.run(model):
+    for location in _find_locations(model):
         target = model.parent / location
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -199,40 +196,16 @@ def _external_data(fetched: FetchedFile, model: Path, quota: DiskQuota) -> list[
     return files
 
 
-def external_locations(path: Path) -> list[str]:
-    """Return the model's external data files, sorted; none if `validate` will find it unparsable.
+def _find_locations(model: Path) -> list[str]:
+    if not may_have(model, EXTERNAL):
+        return []
+    # imports a parser, which most models do not need here
+    from enginewright_runtime.prepare.fetch.locations import (  # noqa: PLC0415 - above
+        external_locations,
+    )
 
-    Called in a child process, since a small untrusted file may need much memory when parsed.
-    """
-    if path.stat().st_size > graphs.LARGEST_PROTOBUF:
-        return []
-    try:
-        proto = graphs.parse(path)
-    except graphs.UnparsableError:
-        return []
-    outside: list[str] = []
-    locations: set[str] = set()
-    for tensor in graphs.walk_tensors(proto):
-        entries = graphs.external_entries(tensor)
-        if entries is None:
-            continue
-        location = entries.get("location", "")
-        if graphs.is_inside(location) and location != MODEL_NAME:
-            locations.add(location)
-        else:
-            outside.append(f"{tensor.name} ({location!r})")
-    if outside:
-        raise StageFailure(
-            Reason.EXTERNAL_DATA_MISSING,
-            f"external data of {name_nodes(outside)} is outside the model's folder",
-        )
-    if len(locations) > _MAX_EXTERNAL_FILES:
-        raise StageFailure(
-            Reason.INVALID_MODEL,
-            f"the model has {len(locations)} external data files, more than {_MAX_EXTERNAL_FILES}",
-            remedy="save all tensors to one file (onnx.save_model, all_tensors_to_one_file=True)",
-        )
-    return sorted(locations)
+    limits = Limits.of_model(_READING_SECONDS)
+    return Call(external_locations, "reading which files the model needs", limits).run(model)
 
 
 def _samples(open_place: _OpenPlace, paths: Paths, facts: dict[str, Any]) -> str:

@@ -10,8 +10,8 @@ from enginewright_contract.task import Precision
 from onnx import ModelProto, TensorProto
 
 from enginewright_runtime.core.logs import format_count
+from enginewright_runtime.core.model_files import TENSORRT
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.schemas import TENSORRT
 
 # Of ai.onnx and com.microsoft; com.microsoft also has operators with the prefixes below.
 _QUANTIZED: Final = frozenset(

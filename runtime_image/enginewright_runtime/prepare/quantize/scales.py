@@ -83,7 +83,7 @@ def round_up(scales: NDArray[np.float32], half: Half) -> NDArray[np.float32]:
     """
     with np.errstate(over="ignore"):  # what overflows is infinite, and not near
         rounded = scales.astype(half.dtype)
-    following = np.nextafter(rounded, half.dtype(np.inf))
+        following = np.nextafter(rounded, half.dtype(np.inf))
     less = rounded.astype(np.float32) < scales
     numbers = np.where(less, following, rounded).astype(np.float32)
     return numbers if (numbers <= _NEAR * scales).all() else scales

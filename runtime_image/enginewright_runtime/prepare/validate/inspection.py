@@ -16,6 +16,7 @@ from onnx import ModelProto, ValueInfoProto
 
 from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.core.logs import format_bytes
+from enginewright_runtime.core.model_files import LARGEST_PROTOBUF
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.shapes import resolve
 from enginewright_runtime.prepare.convert import planning
@@ -82,7 +83,7 @@ def read(path: Path) -> tuple[ModelProto | None, Finding | None]:
     if not path.is_file():  # reading a pipe would block
         return None, table.finding(table.NOT_A_MODEL, "the model is not a regular file")
     size = path.stat().st_size
-    if size > graphs.LARGEST_PROTOBUF:
+    if size > LARGEST_PROTOBUF:
         message = f"the .onnx file has {format_bytes(size)}; protobuf's limit is 2 GiB"
         return None, table.finding(table.FILE_TOO_LARGE, message)
     try:

@@ -17,8 +17,8 @@ from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.prepare.validate.inspection import Inspection, inspect
 from enginewright_runtime.session.datatypes import DATATYPES
 from enginewright_runtime.session.processing.chain import connect, label
+from enginewright_runtime.session.processing.frames import StepFacts
 from enginewright_runtime.session.processing.process import StepProcess
-from enginewright_runtime.session.processing.steps import StepFacts
 from enginewright_runtime.session.samples import type_name
 
 _log: Final = logging.getLogger(__name__)

@@ -10,6 +10,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +25,15 @@ _SIZE: Final = np.dtype("<u4")
 
 class EndedError(Exception):
     """The other end has closed the socket."""
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """What is known about a step once it is loaded, which its process sends first."""
+
+    inputs: tuple[str, ...]  # `TensorText` each
+    outputs: tuple[str, ...]  # likewise
+    images: tuple[str, ...] = ()  # inputs that only image decoders take, as they are
 
 
 def count_bytes(arrays: Iterable[NDArray[Any]]) -> int:

@@ -17,8 +17,8 @@ from enginewright_runtime.core.children import Child
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import describe_kill, last_output, tail
 from enginewright_runtime.session.arrays import Arrays
-from enginewright_runtime.session.processing import child, frames
-from enginewright_runtime.session.processing.steps import StepFacts
+from enginewright_runtime.session.processing import frames
+from enginewright_runtime.session.processing.frames import StepFacts
 
 _FACTS: Final = TypeAdapter(dict[str, StepFacts])
 _START_SECONDS: Final = 120.0
@@ -99,6 +99,9 @@ class StepProcess:
         return arrays
 
     def _start(self) -> dict[str, StepFacts]:
+        # imports a parser of models, which servers without steps do not need
+        from enginewright_runtime.session.processing import child  # noqa: PLC0415 - above
+
         self._open.close()
         with contextlib.ExitStack() as stack:
             self._output = stack.enter_context(os.fdopen(os.memfd_create("output"), "w+b"))

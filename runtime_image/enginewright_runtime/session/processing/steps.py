@@ -1,7 +1,6 @@
 """Steps as sessions on the CPU, in the process that only runs them."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from enginewright_runtime.session.arrays import Arrays
 from enginewright_runtime.session.base import CPU_PROVIDER, FATAL_ONLY, SPINNING
 from enginewright_runtime.session.datatypes import BY_ONNX
 from enginewright_runtime.session.extensions.libraries import Libraries, of_model, register
+from enginewright_runtime.session.processing.frames import StepFacts
 from enginewright_runtime.session.processing.images import plain_png
 from enginewright_runtime.session.signature import NodeArg
 
@@ -26,15 +26,6 @@ class StepError(Exception):
     def __init__(self, step: str, message: str) -> None:
         super().__init__(message)
         self.step = step
-
-
-@dataclass(frozen=True)
-class StepFacts:
-    """What is known about a step once it is loaded."""
-
-    inputs: tuple[str, ...]  # `TensorText` each
-    outputs: tuple[str, ...]  # likewise
-    images: tuple[str, ...] = ()  # inputs that only image decoders take, as they are
 
 
 class LoadedSteps:

@@ -6,18 +6,20 @@ from typing import Any, Final
 
 import numpy as np
 from enginewright_contract.execution import Baseline
+from enginewright_contract.manifest import LEAST_RUNS
 from enginewright_contract.task import Recipe
 from enginewright_runtime.proof.latency.figures import is_warm
 from enginewright_runtime.session.samples import GoldenSample
 
 from enginewright_serving.server.protocol.decode import Feeds
+from enginewright_serving.server.startup.known_times import is_confirmed
 from enginewright_serving.server.startup.run_proof import measure_run
 
 _SECONDS: Final = 2.0  # for warm-up and measurement
 _MOST_SECONDS: Final = 5.0  # instead, if the runs that p99 needs fit into this
 _MOST_RUNS: Final = 200
 _MOST_WARM_UPS: Final = 50
-_LEAST: Final = {50: 3, 90: 20, 99: 100}  # fewest runs for a percentile
+_CONFIRMING: Final = 5  # runs whose median confirms the baseline of another pod
 _OPT: Final = "opt"
 
 
@@ -35,28 +37,39 @@ def baseline_feeds(samples: Sequence[GoldenSample], recipe: Recipe) -> tuple[str
     return middle.name, middle.feeds
 
 
-def measure(run: Callable[[], Any], shapes: str) -> Baseline | None:
-    """Run until the time of a run is stable, then measure inputs of `shapes`, unless too few runs fit in."""
+def measure(
+    run: Callable[[], Any], shapes: str, earlier: Baseline | None = None
+) -> Baseline | None:
+    """Run until the time of a run is stable, then measure inputs of `shapes`, unless too few runs fit in.
+
+    If the first runs confirm the baseline that is `earlier`, from another pod, it is this pod's too.
+    """
     end = time.monotonic() + _SECONDS
     warming: list[float] = []
     while not is_warm(warming) and len(warming) < _MOST_WARM_UPS and time.monotonic() < end:
         warming.append(measure_run(run))
+        if earlier and earlier.shapes == shapes and _confirms(earlier, warming[-_CONFIRMING:]):
+            return earlier
     times: list[float] = []
     while len(times) < _MOST_RUNS and time.monotonic() < end:
         times.append(measure_run(run))
-    lacking = _LEAST[99] - len(times)
+    lacking = LEAST_RUNS[99] - len(times)
     if times and lacking * float(np.median(times)) <= _MOST_SECONDS - _SECONDS:
         times += [measure_run(run) for _ in range(lacking)]
-    if len(times) < _LEAST[50]:
+    if len(times) < LEAST_RUNS[50]:
         times = warming[1:]  # a slow model: its warm-up without the first run
     return figures(times, shapes)
+
+
+def _confirms(earlier: Baseline, times: Sequence[float]) -> bool:
+    return len(times) == _CONFIRMING and is_confirmed(earlier.p50, float(np.median(times)))
 
 
 def figures(times: Sequence[float], shapes: str) -> Baseline | None:
     """Return the percentiles for which there are enough runs, if there are enough for the median."""
     p50, p90, p99 = (
         float(np.percentile(times, percent)) if len(times) >= least else None
-        for percent, least in _LEAST.items()
+        for percent, least in LEAST_RUNS.items()
     )
     if p50 is None:
         return None

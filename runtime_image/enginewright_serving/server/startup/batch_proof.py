@@ -7,6 +7,7 @@ less, so batches of that size are timed with them too, up to the first that gain
 
 import logging
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from enginewright_runtime.core.ort_messages import plain
@@ -25,6 +26,7 @@ from enginewright_serving.server.inference.batching import (
 from enginewright_serving.server.inference.padding import Padding
 from enginewright_serving.server.observe.buckets import ComputeBuckets
 from enginewright_serving.server.protocol.decode import Feeds
+from enginewright_serving.server.startup.known_times import is_confirmed
 from enginewright_serving.server.startup.neighbour_proof import NeighbourProver
 from enginewright_serving.server.startup.run_proof import RunProver
 
@@ -49,10 +51,13 @@ class BatchProver(RunProver):
         signature: Signature,
         buckets: ComputeBuckets,
         memory: int | None,
+        earlier: Mapping[int, Mapping[int, float]] = MappingProxyType({}),
     ) -> None:
         super().__init__(runner, signature)
         self._buckets = buckets
         self._memory = memory  # bytes that the process may use, if known
+        self._earlier = earlier  # seconds by rows, by elements of a row
+        self.times: dict[int, dict[int, float]] = {}  # likewise, as measured
 
     def prove(
         self,
@@ -218,7 +223,9 @@ class BatchProver(RunProver):
         """
         end = self._clock() + _SECONDS
         unit = rows_of(row) or 1
-        times = {unit: self._time(row, 1, end)}
+        earlier = self._earlier.get(elements_of(row), {})
+        times = {unit: self._time(row, 1, end, earlier.get(unit))}
+        self.times[elements_of(row)] = times
         before = self._resident()
         rows = unit * 2
         while rows <= most and self._accepts_rows(row, rows):
@@ -230,7 +237,7 @@ class BatchProver(RunProver):
             if self._memory is not None and self._resident() + 2 * growth > self._memory:
                 break
             try:
-                times[rows] = self._time(row, rows // unit, end)
+                times[rows] = self._time(row, rows // unit, end, earlier.get(rows))
             except Exception as error:  # noqa: BLE001 - as above; smaller ones ran
                 _log.warning("no batches of %d requests: %s", rows, plain(str(error)))
                 break
@@ -239,7 +246,7 @@ class BatchProver(RunProver):
             rows *= 2
         return times
 
-    def _time(self, row: Feeds, count: int, end: float) -> float:
+    def _time(self, row: Feeds, count: int, end: float, earlier: float | None) -> float:
         best = float("inf")
         for number in range(_RUNS):
             began = self._clock()
@@ -252,6 +259,8 @@ class BatchProver(RunProver):
             taken = self._end_run(began)
             best = min(best, taken)
             self._buckets.add_warm_up(feeds, taken)
+            if earlier and is_confirmed(earlier, best):
+                return earlier
             if number and self._clock() > end:
                 break
         return best

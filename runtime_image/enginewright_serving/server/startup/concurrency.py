@@ -8,9 +8,10 @@ do not depend on neighbours, and the gain is measured.
 import logging
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from enginewright_runtime.core.ort_messages import plain
@@ -20,6 +21,7 @@ from enginewright_runtime.session.signature import Signature
 
 from enginewright_serving.server.inference.batching import BatchLimits
 from enginewright_serving.server.protocol.decode import Feeds
+from enginewright_serving.server.startup.known_times import is_gain_confirmed
 from enginewright_serving.server.startup.run_proof import RunProver
 
 if TYPE_CHECKING:
@@ -69,8 +71,11 @@ class ConcurrencyProver(RunProver):
         runner: Runner,  # for several threads at a time
         signature: Signature,
         progress: Callable[[str], None],
+        earlier: Mapping[int, float] = MappingProxyType({}),
     ) -> None:
         super().__init__(runner, signature)
+        self._earlier = earlier  # gains by number of runs
+        self.gains: dict[int, float] = {}  # likewise, as measured
         self._progress = progress
 
     def prove(
@@ -140,7 +145,7 @@ class ConcurrencyProver(RunProver):
     def _gains(self, feeds: Feeds, most: int, single: float) -> dict[int, float]:
         end = self._clock() + _SECONDS
         count = max(1, math.ceil(_ROUND_SECONDS / single))
-        gains = {1: 1.0}
+        gains = self.gains = {1: 1.0}
         for runs in _numbers(most):
             if len(gains) > 1 and self._clock() > end:
                 break
@@ -148,6 +153,10 @@ class ConcurrencyProver(RunProver):
             while len(ratios) < _ROUNDS and (not ratios or self._clock() < end):
                 alone = self._time(feeds, 1, count)
                 ratios.append(runs * alone / self._time(feeds, runs, count))
+                earlier = self._earlier.get(runs)
+                if earlier and is_gain_confirmed(earlier, ratios[-1]):
+                    ratios = [earlier]
+                    break
             gains[runs] = median(ratios)
             if gains[runs] < max(gains.values()):
                 break

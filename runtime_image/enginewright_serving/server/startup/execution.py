@@ -5,7 +5,7 @@ from typing import Any
 
 import onnxruntime as ort
 import orjson
-from enginewright_contract.execution import Baseline, Execution, PaddedRequests
+from enginewright_contract.execution import Baseline, Execution, PaddedRequests, StartTimes
 from enginewright_runtime.session import processor
 from enginewright_runtime.session.base import distributions
 from enginewright_runtime.session.loading import LoadedModel
@@ -28,6 +28,7 @@ class ExecutionReport:
         buckets: ComputeBuckets,
         *,
         usual: Baseline | None,
+        times: StartTimes,
         batches: BatchLimits,
         details: dict[str, Any],
         steps: ServedSteps | None = None,
@@ -57,6 +58,7 @@ class ExecutionReport:
             "runtime_version": metadata.version("enginewright"),
             "processor": processor.read(),
             "usual": usual,
+            "times": times,
             "batch_rows": batches.rows,
             "padding": _describe_padding(batches.padding),
             "steps": steps.executed if steps else (),

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from enginewright_contract.execution import Baseline
+from enginewright_contract.execution import Baseline, StartTimes
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import ServeTask
 from enginewright_runtime.core import limits
@@ -59,6 +59,7 @@ from enginewright_serving.server.startup.runtime_cache import RuntimeCache
 from enginewright_serving.server.startup.stopping import StoppableSession
 
 _log: Final = logging.getLogger(__name__)
+_NOTHING: Final = StartTimes()
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ class _Timed:
     padding_off: str  # why requests are not padded, where that was asked for
     usual: Baseline | None
     concurrency: Concurrency
+    times: StartTimes
 
 
 def prepare(
@@ -117,15 +119,17 @@ def prepare(
     artifact: Path,
     progress: Callable[[str], None],
     runtime_caches: Path | None = None,
+    earlier: StartTimes = _NOTHING,
 ) -> ServedModel:
     """Check, load, verify and warm up the model in the folder `artifact`; raise StageFailure if it must not serve.
 
     `progress` gets the current step, for users. Kernels are kept in the folder `runtime_caches`, if it exists.
+    `earlier` are times of another pod of the revision.
     """
     began = time.monotonic()
     checked = _check(task, artifact, progress)
     loaded = _load(checked, runtime_caches, progress)
-    timed = _time(checked, loaded, _verify(checked, loaded, progress), progress)
+    timed = _time(checked, loaded, _verify(checked, loaded, progress), earlier, progress)
     if loaded.cache is not None:
         loaded.cache.keep()
     steps = serve_steps(artifact, checked.manifest, loaded.signature, progress)
@@ -150,6 +154,7 @@ def prepare(
             loaded.model,
             loaded.buckets,
             usual=timed.usual,
+            times=timed.times,
             batches=timed.batches,
             details=_details(checked, loaded, timed, load_seconds, seconds)
             | ({"embeddings": embeddings.describe()} if embeddings else {}),
@@ -233,7 +238,11 @@ def _verify(checked: CheckedArtifact, loaded: _Loaded, progress: Callable[[str],
 
 
 def _time(
-    checked: CheckedArtifact, loaded: _Loaded, slowest: float, progress: Callable[[str], None]
+    checked: CheckedArtifact,
+    loaded: _Loaded,
+    slowest: float,
+    earlier: StartTimes,
+    progress: Callable[[str], None],
 ) -> _Timed:
     """Time batches, the usual run and several runs at a time; `slowest` is the seconds of the slowest run so far."""
     task, runner, signature, samples = (
@@ -247,7 +256,7 @@ def _time(
     progress("timing batches of requests")
     # the host's memory says nothing about what fits on a device
     memory = None if loaded.on_device else checked.memory
-    prover = BatchProver(runner, signature, loaded.buckets, memory)
+    prover = BatchProver(runner, signature, loaded.buckets, memory, earlier.batches)
     batches = prover.prove(
         samples,
         most=task.batch_size,
@@ -266,7 +275,7 @@ def _time(
         )
         batches = replace(batches, padding=padding or batches.padding)
     progress(f"measuring the latency of {shapes}")
-    usual = measure(partial(runner.run, list(signature.outputs), feeds), shapes)
+    usual = measure(partial(runner.run, list(signature.outputs), feeds), shapes, earlier.usual)
     conditions = RunConditions(
         threads=checked.threads,
         most=task.concurrent_runs,
@@ -276,11 +285,11 @@ def _time(
         on_cpu=on_cpu,
         foreign=bool(checked.manifest.recipe.extensions),
     )
-    concurrency = ConcurrencyProver(loaded.share(), signature, progress).prove(
-        samples, batch_feeds(samples, batches) or feeds, batches, conditions
-    )
+    runs = ConcurrencyProver(loaded.share(), signature, progress, earlier.gains)
+    concurrency = runs.prove(samples, batch_feeds(samples, batches) or feeds, batches, conditions)
     slowest = max(slowest, prover.slowest, concurrency.slowest)
-    return _Timed(slowest, batches, padding_off, usual, concurrency)
+    times = StartTimes(batches=prover.times, gains=runs.gains)
+    return _Timed(slowest, batches, padding_off, usual, concurrency, times)
 
 
 def _details(

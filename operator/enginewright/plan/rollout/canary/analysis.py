@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from enginewright_contract.measurements import Measurements
+from enginewright_contract.reasons import Reason
 
 from enginewright.analysis.comparison import RevisionComparison
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, join_results
@@ -21,12 +22,13 @@ from enginewright.manifests.snapshot import Revision
 from enginewright.observed.pods import PodView
 from enginewright.plan.pods import serving_pods
 from enginewright.plan.rollout.canary.transitions import Stage
-from enginewright.plan.rollout.deadlines import waits_for_node
 from enginewright.plan.rollout.failures import failure_of
 from enginewright.plan.types import Facts
+from enginewright.plan.waits import Wait, waits_for_node
 
 _FIRST_RATIO: Final = 2.0  # of golden inferences without requests, which keep caches warm
 FIRST_SAMPLES: Final = 20  # golden inferences of each revision before a canary gets requests
+_SHOWN: Final = 5  # outputs in a message
 
 _COUNTS: Final = re.compile(r"\d+ of \d+ ")  # would change the status at every poll
 
@@ -123,19 +125,41 @@ def promotion_basis(before: Stage | None, stage: Stage, analysis: AnalysisResult
     passes = before is not None and before.phase is TargetPhase.ANALYZING
     if not passes or stage.phase is not TargetPhase.PROMOTING:
         return ""
-    return analysis.basis or "no serving pod has measurements to compare with"
+    basis = analysis.basis or "no serving pod has measurements to compare with"
+    return "; ".join(filter(None, (basis, describe_answers(analysis))))
+
+
+def describe_answers(analysis: AnalysisResult) -> str:
+    """Return by how much the answers differ from the serving revision's, as a sentence, if they were compared."""
+    more = len(analysis.answers) - _SHOWN
+    shown = "; ".join(analysis.answers[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+    return f"answers: {shown}" if shown else ""
+
+
+def wait_for_user(analysis: AnalysisResult) -> Wait | None:
+    """Return why a user must decide about the answers of a canary, if so."""
+    if not analysis.holds:
+        return None
+    message = (
+        f"{'; '.join(analysis.holds[:_SHOWN])}; rollout.answers is Hold: `enginewright promote` rolls it out,"
+        " `enginewright rollback` rejects it"
+    )
+    return Wait(Reason.ANSWERS_CHANGED, message)
 
 
 def limits(rollout: Rollout, *, first: bool) -> AnalysisLimits:
     """Return the limits of the spec for the `first` comparisons, before the canary gets requests, or later ones."""
     analysis, samples = rollout.analysis, rollout.canary.min_samples
-    difference = analysis.max_output_difference
+    is_limited = rollout.answers != "Report"
+    difference = analysis.max_output_difference if is_limited else None
     ratio = float(analysis.max_latency_ratio)
     return AnalysisLimits(
         max_latency_ratio=max(ratio, _FIRST_RATIO) if first else ratio,
         max_error_share=share(analysis.max_error_share) or 0.0,
         max_memory_growth=share(analysis.max_memory_growth) or 0.0,
         max_output_difference=None if difference is None else float(difference),
+        min_top1_agreement=share(analysis.min_top1_agreement) if is_limited else None,
+        holds_answers=rollout.answers == "Hold",
         min_samples=min(samples, FIRST_SAMPLES) if first else samples,
     )
 
@@ -170,9 +194,7 @@ def have_started(facts: Facts, pods: Iterable[PodView]) -> bool:
     present = [pod for pod in pods if not pod.leaving]
     if any(pod.ready for pod in present):
         return True
-    return any(failure_of(facts.revisions, facts.verdicts, pod) for pod in present) and _are_down(
-        facts, present
-    )
+    return any(failure_of(facts, pod) for pod in present) and _are_down(facts, present)
 
 
 def _are_down(facts: Facts, unready: Collection[PodView]) -> bool:
@@ -183,8 +205,7 @@ def _are_down(facts: Facts, unready: Collection[PodView]) -> bool:
     hold = duration(facts.model.spec.rollout.canary.hold)
     changed = (datetime.fromisoformat(pod.ready_changed or pod.created) for pod in unready)
     cannot_serve = any(
-        pod.was_ready or waits_for_node(pod) or failure_of(facts.revisions, facts.verdicts, pod)
-        for pod in unready
+        pod.was_ready or waits_for_node(pod) or failure_of(facts, pod) for pod in unready
     )
     return cannot_serve and all(moment + hold <= facts.now for moment in changed)
 

@@ -31,9 +31,11 @@ from enginewright.plan.rollout.canary import shadow
 from enginewright.plan.rollout.canary.analysis import (
     CanaryAnalysis,
     analyse,
+    describe_answers,
     have_started,
     promotion_basis,
     seconds_left,
+    wait_for_user,
     waits_for,
 )
 from enginewright.plan.rollout.canary.pods import (
@@ -50,8 +52,8 @@ from enginewright.plan.rollout.canary.rollback import find_first_rejection, reje
 from enginewright.plan.rollout.canary.transitions import COMPARED, Seen, Stage, advance
 from enginewright.plan.rollout.failures import PodFailures, pod_failures
 from enginewright.plan.rollout.pod_counts import asks_for_pods, replicas_by_class
-from enginewright.plan.rollout.waits import Wait
 from enginewright.plan.types import Facts
+from enginewright.plan.waits import Wait
 
 _SHOWN: Final = 5  # differences of signatures in a message
 _INTERVAL: Final = 5.0  # seconds between two looks at measurements
@@ -240,25 +242,27 @@ def _proceed(facts: Facts, candidate: _CandidateRevision) -> BringUp:
     wait = _first_wait(spec, candidate, serving)
     shadowed = shadow.is_compared(facts, stable, revision.name)
     left = seconds_left(spec, facts.now, candidate.pods, candidate.since)
-    refused = first_refusal(facts.revisions, facts.verdicts, candidate.pods)
-    passes = refused is None and are_known(facts.verdicts, facts.silent, candidate.pods)
+    refused = first_refusal(facts, candidate.pods)
+    passes = refused is None and are_known(facts, candidate.pods)
+    compared = candidate.stage is not None and candidate.stage.phase in COMPARED
+    asks = wait_for_user(analysis.result) if compared and not direct else None
     stage = advance(
         candidate.stage,
         Seen(
-            held=wait is not None,
+            held=bool(wait or asks),
             direct=direct,
-            available=passes
-            and is_available(facts.canaries, revision.name, candidate.pods, planned),
+            available=passes and is_available(facts, revision.name, candidate.pods, planned),
             analysis=analysis.result.state,
             shadowed=shadowed,
             held_long_enough=left <= 0 and analysis.measured,
             steps=1 + len(spec.rollout.canary.steps),
         ),
     )
-    assert stage is not None  # noqa: S101 - only what serves or is rejected has none
     mirrors = stage.phase is TargetPhase.VERIFYING and wait is None
     behind_service = revision.name if is_behind_service(spec, stage) else ""
-    wait = wait or why_not_yet(stage, candidate.failures, refused, analysis, shadowed=shadowed)
+    wait = (
+        wait or asks or why_not_yet(stage, candidate.failures, refused, analysis, shadowed=shadowed)
+    )
     return BringUp(
         revision,
         promotes=stage.phase is TargetPhase.PROMOTING,
@@ -276,9 +280,7 @@ def _proceed(facts: Facts, candidate: _CandidateRevision) -> BringUp:
 
 
 def _plan_pods(facts: Facts, candidate: _CandidateRevision, step: int) -> dict[str, int]:
-    return plan_counts(
-        facts.model, facts.autoscalers, candidate.revision, candidate.deployments, step
-    )
+    return plan_counts(facts, candidate.revision, candidate.deployments, step)
 
 
 def _first_wait(
@@ -317,6 +319,7 @@ def _target(
         reason=wait.reason if wait else "",
         message="; ".join(filter(None, messages)),
         signature=revision.signature,
+        answers=describe_answers(candidate.analysis.result) or (before.answers if before else ""),
     )
 
 
@@ -342,7 +345,7 @@ def _skips_analysis(facts: Facts, revision: str) -> bool:
         rollout.strategy == "Recreate"
         or not rollout.canary.replicas
         or facts.model.metadata.annotations.get(PROMOTE) == revision
-        or was_proven(facts.now, facts.revisions, revision)
+        or was_proven(facts, revision)
     )
 
 

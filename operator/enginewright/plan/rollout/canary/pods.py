@@ -7,17 +7,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import ceil
 
-from enginewright_contract.verdict import Verdict
-
-from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
+from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.inference_model_status import TargetPhase
 from enginewright.api.scalars import share
 from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, REVISION, SERVE
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
-from enginewright.observed.identities import AutoscalerView
 from enginewright.observed.pods import PodView
-from enginewright.observed.revisions import RevisionView
 from enginewright.plan.pods import Failure
 from enginewright.plan.rollout.canary.transitions import Stage
 from enginewright.plan.rollout.failures import pods_of, refusal_of
@@ -31,23 +27,19 @@ def canary_pods(pods: Collection[PodView], revision: str) -> list[PodView]:
 
 
 def plan_counts(
-    model: InferenceModel,
-    autoscalers: Collection[AutoscalerView],
-    revision: Revision,
-    deployments: Iterable[DeploymentView],
-    step: int,
+    facts: Facts, revision: Revision, deployments: Iterable[DeploymentView], step: int
 ) -> dict[str, int]:
     """Return the canary's pods by class at a step: none on classes on which nothing serves yet.
 
     In place, they take devices of serving pods, of which one stays, and none from classes with an autoscaler.
     """
-    spec = model.spec
+    spec = facts.model.spec
     serving = {deployment.accelerator_class: deployment for deployment in deployments}
     names = [device_class.name for device_class in revision.snapshot.classes]
     counts = replicas_by_class(
         spec, [accelerator.class_name for accelerator in spec.accelerators] or names
     )
-    live = live_counts(model, autoscalers, counts, serving)
+    live = live_counts(facts, counts, serving)
     in_place = spec.rollout.strategy == "InPlace"
     planned = {}
     for name in names:
@@ -55,7 +47,7 @@ def plan_counts(
             continue
         total = live.get(name, counts.get(name, 0))
         most = total - 1 if in_place else total
-        count = min(_first_or_share(model.spec, total, step), most)
+        count = min(_first_or_share(spec, total, step), most)
         if name in serving and count > 0:
             planned[name] = count
     return planned
@@ -73,36 +65,30 @@ def _first_or_share(spec: InferenceModelSpec, total: int, step: int) -> int:
 
 
 def is_available(
-    canaries: Collection[DeploymentView],
-    revision: str,
-    pods: Iterable[PodView],
-    planned: Mapping[str, int],
+    facts: Facts, revision: str, pods: Iterable[PodView], planned: Mapping[str, int]
 ) -> bool:
     """Return whether every pod that the canary should have is ready, as its `pods` themselves show."""
     settled = {
         canary.accelerator_class
-        for canary in canaries
+        for canary in facts.canaries
         if canary.revision == revision and canary.is_current
     }
     ready = Counter(pod.label(CLASS) for pod in pods if pod.ready)
     return all(name in settled and ready[name] >= count for name, count in planned.items())
 
 
-def are_known(
-    verdicts: Mapping[str, Verdict], silent: Collection[str], pods: Iterable[PodView]
-) -> bool:
+def are_known(facts: Facts, pods: Iterable[PodView]) -> bool:
     """Return whether ready canary `pods` have current verdicts: the kubelet may reach sidecars that the operator cannot."""
-    return all(pod.name in verdicts and pod.name not in silent for pod in pods if pod.ready)
+    polled = facts.verdicts.keys() - facts.silent
+    return all(pod.name in polled for pod in pods if pod.ready)
 
 
-def first_refusal(
-    revisions: Collection[RevisionView], verdicts: Mapping[str, Verdict], pods: Iterable[PodView]
-) -> Failure | None:
+def first_refusal(facts: Facts, pods: Iterable[PodView]) -> Failure | None:
     """Return why a sidecar would not admit one of the canary's `pods` that is ready, unless all pass.
 
     An admitted pod stays ready when its promise breaks, and not every cause rejects the revision.
     """
-    refusals = (refusal_of(revisions, verdicts, pod) for pod in pods if pod.ready)
+    refusals = (refusal_of(facts, pod) for pod in pods if pod.ready)
     return next(filter(None, refusals), None)
 
 

@@ -46,8 +46,7 @@ def rejection(
 ) -> RolloutFailure | None:
     """Return why `revision` does not replace `stable`: a user, an earlier failure, or one that shows now."""
     if by_user := (
-        rejection_of_spec_by_user(facts, revision, stable)
-        or rejection_by_user(facts.model, facts.revisions, revision)
+        rejection_of_spec_by_user(facts, revision, stable) or rejection_by_user(facts, revision)
     ):
         return by_user
     if _insists(facts, revision):
@@ -155,7 +154,7 @@ def look_back(
     desired = (deployment.accelerator_class for deployment in deployments if deployment.desired)
     counts = {name: 1 for name in desired if name in classes}
     pods = canary_pods(facts.pods, previous.name)
-    passes = bool(counts) and is_available(facts.canaries, previous.name, pods, counts)
+    passes = bool(counts) and is_available(facts, previous.name, pods, counts)
     left = 0.0
     if passes and failed.under_requests:
         left = seconds_left(facts.model.spec, facts.now, pods, _LONG_AGO, at_least=failed.interval)

@@ -16,10 +16,8 @@ Analyzed = Literal["passed", "failed", "inconclusive"]
 
 @dataclass(frozen=True)
 class Seen:
-    """What decides the next phase of the revision that the spec requests."""
+    """What decides the next phase of a revision that neither serves nor was rejected."""
 
-    rolled_out: bool = False  # all serving pods are its, and it has served with all of them
-    rejected: bool = False  # it failed, now or before, and the spec has not changed since
     held: bool = False  # nothing of it may start: paused, or its signature breaks clients
     direct: bool = False  # its pods replace the serving ones without a canary
     available: bool = False  # every pod of the canary, by the verdict of its sidecar too
@@ -37,10 +35,8 @@ class Stage:
     step: int = 0  # of ANALYZING, from 1
 
 
-def advance(before: Stage | None, seen: Seen) -> Stage | None:
-    """Return the phase of the target from now on, unless it serves or was rejected; `before` is None for a new target."""
-    if seen.rolled_out or seen.rejected:
-        return None
+def advance(before: Stage | None, seen: Seen) -> Stage:
+    """Return the phase of the target from now on; `before` is None for a new target."""
     if before is not None and before.phase is TargetPhase.PROMOTING and not seen.held:
         return before
     if before is None or before.phase in (TargetPhase.HELD, TargetPhase.PROMOTING):

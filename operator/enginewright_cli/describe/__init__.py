@@ -1,0 +1,1 @@
+"""`enginewright describe`: a model in ten lines, none of which runs it."""

@@ -1,0 +1,115 @@
+"""Reads a model's file for `describe`; nothing of it is run, and its external data is not opened."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from enginewright_cli.describe.result import Description, ExternalFile
+from enginewright_cli.preflight.graph import describe as describe_graph
+from enginewright_cli.preflight.graph import operator
+from enginewright_cli.preflight.result import Graph
+from enginewright_cli.reporting import CommandError
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+_POINTER: Final = b"version https://git-lfs"
+_CONTROL: Final = ("If", "Loop", "Scan", "SequenceMap")
+_RANDOM: Final = (
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Multinomial",
+    "Bernoulli",
+)
+_BY_VALUES: Final = ("NonMaxSuppression", "NonZero", "Unique", "Compress", "TopK")
+_MARKS: Final = ("uantize", "QLinear", "Integer", "NBits")  # in names of operators
+_PACKED: Final = ("int8", "uint8", "int4", "uint4", "float8", "float4")  # beginnings of types
+
+
+def read(path: Path) -> Description:
+    """Return what is in a model. Raises CommandError."""
+    from enginewright_runtime.graph.raw import graphs  # noqa: PLC0415 - loaded lazily
+
+    try:
+        content = path.read_bytes() if path.is_file() else b""
+        graph = describe_graph(path) if path.is_file() else None
+        if not path.exists():
+            raise CommandError(f"{path}: no such file")
+        if not path.is_file():
+            raise CommandError(f"{path} is not a file: name the .onnx file in it")
+        if graph is None:
+            raise CommandError(f"{path}: {_why_no_model(content)}")
+        model = graphs.parse(path)
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {error.strerror or error}") from None
+    if not model.ir_version or not model.HasField("graph"):
+        raise CommandError(f"{path}: {_why_no_model(content)}")
+    counts = Counter(map(operator, graphs.walk_nodes(model)))
+    weights = {kind.dtype: kind.size_bytes for kind in graph.weight_types}
+    return Description(
+        path=str(path),
+        size_bytes=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+        producer=graph.producer,
+        ir_version=model.ir_version,
+        opsets=graph.opsets,
+        inputs=graphs.inputs_of(model),
+        outputs=graphs.outputs_of(model),
+        nodes=counts.total(),
+        operators={item.operator: item.count for item in graph.operators},
+        parameters=sum(kind.elements for kind in graph.weight_types),
+        weights=weights,
+        external=tuple(_external(model, path.parent)),
+        quantization=_quantization(counts, weights),
+        notable=tuple(_notable(counts, graph)),
+    )
+
+
+def _why_no_model(content: bytes) -> str:
+    if content.startswith(_POINTER):
+        return "a pointer of Git LFS, not the model: run `git lfs pull`"
+    if not content:
+        return "the file is empty"
+    return "not an ONNX model, truncated, or larger than protobuf's 2 GiB: export it again"
+
+
+def _external(model: "ModelProto", folder: Path) -> Iterator[ExternalFile]:
+    from enginewright_runtime.graph.raw import graphs  # noqa: PLC0415 - loaded lazily
+
+    entries = map(graphs.external_entries, graphs.walk_tensors(model))
+    locations = dict.fromkeys(entry.get("location", "") for entry in entries if entry)
+    for location in locations:
+        file = folder / location
+        is_there = graphs.is_inside(location) and file.is_file()
+        yield ExternalFile(path=location, size_bytes=file.stat().st_size if is_there else None)
+
+
+def _quantization(counts: Mapping[str, int], weights: Mapping[str, int]) -> str:
+    quantized = {name: count for name, count in counts.items() if any(map(name.count, _MARKS))}
+    if not quantized:
+        return "none"
+    kinds = [kind for kind in weights if kind.startswith(_PACKED)]
+    return _list(quantized) + (f"; weights in {', '.join(kinds)}" if kinds else "")
+
+
+def _notable(counts: Mapping[str, int], graph: Graph) -> Iterator[str]:
+    groups = {
+        "control flow": _CONTROL,
+        "random numbers": _RANDOM,
+        "sizes that depend on values": _BY_VALUES,
+    }
+    for what, names in groups.items():
+        if listed := {name: counts[name] for name in names if counts.get(name)}:
+            yield f"{what}: {_list(listed)}"
+    if foreign := {name: count for name, count in counts.items() if ":" in name}:
+        yield f"other domains: {_list(foreign)}"
+    if graph.functions:
+        yield f"functions of the model: {graph.functions}"
+
+
+def _list(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())

@@ -1,0 +1,1 @@
+"""`explain`, `placement`, `diff`, `logs`, `bundle` and `watch`: what a cluster says about models."""

@@ -1,0 +1,1 @@
+"""`enginewright serve`: the server and the sidecar of a serving pod on this machine."""

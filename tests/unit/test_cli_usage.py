@@ -1,0 +1,66 @@
+"""What every command has: help, completion, suggestions, one exit code for wrong usage, and lines that stay whole."""
+
+import sys
+from collections.abc import Callable
+
+import pytest
+from enginewright_cli import app, output
+from rich.text import Text
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run_with(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["enginewright", *arguments])
+        code = app.run()
+        out, wording = capsys.readouterr()
+        return code, out, wording
+
+    return run_with
+
+
+@pytest.mark.parametrize("command", ["", "preflight", "plan", "status", "store", "store gc"])
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help(run: Run, command: str, option: str) -> None:
+    code, out, _ = run(*command.split(), option)
+    assert code == 0
+    assert out.startswith(f"Usage: {' '.join(['enginewright', *command.split()])}")
+    assert "bool" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wording"),
+    [
+        ("preflght model.onnx", "did you mean preflight?"),
+        ("store lss /store", "did you mean ls?"),
+        ("nothing", "write one of"),
+        ("preflight model.onnx --tarets cpu", "--target"),
+        ("status", "NAME"),
+        ("plan -f x --offline --facts y", "give --offline or --facts, not both"),
+    ],
+)
+def test_wrong_usage_says_what_to_write(run: Run, arguments: str, wording: str) -> None:
+    code, out, said = run(*arguments.split())
+    assert (code, out) == (64, "")
+    assert wording in said
+
+
+def test_completion(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_ENGINEWRIGHT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "enginewright pref")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    with pytest.raises(SystemExit):
+        run()
+    assert capsys.readouterr().out.split() == ["preflight"]
+
+
+def test_a_pipe_gets_whole_lines() -> None:
+    table = output.table("NAME", "WHY")
+    table.add_row("a", "long " * 100)
+    shown = output.render(lambda console: console.print(table, Text("words " * 100)))
+    assert [line.split(" ")[0] for line in shown.splitlines()] == ["NAME", "a", "words"]
+    assert all(line == line.rstrip() for line in shown.splitlines())
