@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import pytest
 from enginewright_contract.manifest import MODEL_NAME
-from enginewright_contract.task import Int8Products
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.quantize.forms import dynamic_form, form_of
 from enginewright_runtime.prepare.quantize.halves import Halves
@@ -188,8 +187,8 @@ def test_errors_of_int8_are_those_of_a_dynamically_quantized_model(tmp_path: Pat
     samples: list[Feeds] = [{"x": random(50, 64)}]
     path, folder = lay_out(tmp_path, source, samples)
     assert measure_parts(path, folder, "INT8", NONE) is None
-    products: Int8Products = "exact" if processor.read().exact_products else "saturating"
-    artefact = quantize_by(dynamic_form(products), source, samples[0], tmp_path / "int8")
+    form = dynamic_form("exact" if processor.read().exact_products else "saturating")
+    artefact = quantize_by(form, source, samples[0], tmp_path / "int8")
     errors = find_errors(path, artefact, samples, Level.ORT_ENABLE_ALL)
     assert compare_errors(read_parts(folder / PARTS), errors) > 0.95
 

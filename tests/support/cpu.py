@@ -6,11 +6,14 @@ import os
 import time
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")  # a second, in /proc
 _PROC: Final = Path("/proc")
-_REFERENCE: Final = 0.019  # CPU seconds of `measure_slowness`'s work on the processor that limits were set on
+_REFERENCE: Final = (
+    0.020  # CPU seconds of `measure_slowness`'s work on the processor that limits were set on
+)
 _SLOWEST: Final = 2.0  # beyond, a limit would say nothing
 
 
@@ -42,7 +45,7 @@ def measure_slowness() -> float:
         compile(source, "argparse.py", "exec")
         return time.thread_time() - before
 
-    return min(max(min(work() for _ in range(10)) / _REFERENCE, 1.0), _SLOWEST)
+    return min(max(median(work() for _ in range(10)) / _REFERENCE, 1.0), _SLOWEST)
 
 
 def _has_children() -> bool:
