@@ -603,6 +603,19 @@ async def test_pods_that_have_not_started_get_what_others_of_their_revision_meas
     assert not any(times_of(world, name) for name in others)
 
 
+async def test_a_released_pod_keeps_the_times_that_it_was_given(world: Sidecars) -> None:
+    """Its server may be started again."""
+    world.serve(b=KEEPS)
+    world.say("b", verdict(times={"gains": {"1": 1.0}}))
+    await asyncio.sleep(FAST)
+    world.add_pod("a", ready=False, sidecar={"waiting": {}})
+    await asyncio.sleep(1)
+    world.serve(a=BREAKS)
+    await asyncio.sleep(60)
+    assert world.may_go() == {"a"}
+    assert times_of(world, "a")
+
+
 async def test_times_that_do_not_fit_an_annotation_are_not_passed_on(world: Sidecars) -> None:
     world.add_pod("first")
     world.say("first", verdict(times={"gains": {str(number): 1.0 for number in range(2000)}}))

@@ -259,7 +259,10 @@ def _proceed(facts: Facts, candidate: _CandidateRevision) -> BringUp:
         ),
     )
     mirrors = stage.phase is TargetPhase.VERIFYING and wait is None
-    behind_service = revision.name if is_behind_service(spec, stage) else ""
+    admits = is_behind_service(spec, stage)
+    # The status is written after the labels: until verdicts are known again, what a process that has ended
+    # admitted stays.
+    keeps = mirrors and refused is None and spec.serving.route is None
     wait = (
         wait or asks or why_not_yet(stage, candidate.failures, refused, analysis, shadowed=shadowed)
     )
@@ -271,7 +274,9 @@ def _proceed(facts: Facts, candidate: _CandidateRevision) -> BringUp:
         failures=candidate.failures,
         canaries=_canaries(facts, candidate, stage) if serving is ServingPods.PRESENT else {},
         stable_key=stable.snapshot.prepared_key if stable else None,
-        labels=tuple(service_labels(facts.pods, behind_service)),
+        labels=tuple(
+            service_labels(facts.pods, revision.name if admits or keeps else "", admits=admits)
+        ),
         shadow=tuple(shadow.orders(facts, stable, revision.name if mirrors else "")),
         requeue_after=_requeue_after(stage, left, serving),
         comparisons=analysis.comparisons,

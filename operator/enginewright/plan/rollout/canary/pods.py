@@ -106,12 +106,17 @@ def is_behind_service(spec: InferenceModelSpec, stage: Stage) -> bool:
     return stage.phase is TargetPhase.PROMOTING
 
 
-def service_labels(pods: Collection[PodView], revision: str) -> Iterator[MetadataIntent]:
-    """Yield what has the model's Service select the ready canary pods of `revision`, and no others."""
+def service_labels(
+    pods: Collection[PodView], revision: str, *, admits: bool = True
+) -> Iterator[MetadataIntent]:
+    """Yield what has the model's Service select the ready canary pods of `revision`, and no others.
+
+    Without `admits`, only those of them that it selects already.
+    """
     for pod in pods:
         if not pod.is_canary or pod.leaving:
             continue
-        gets_requests = pod.label(REVISION) == revision and (pod.ready or _serves(pod))
+        gets_requests = pod.label(REVISION) == revision and (_serves(pod) or admits and pod.ready)
         component = SERVE if gets_requests else CANARY
         if pod.label(COMPONENT) != component:
             yield MetadataIntent(
