@@ -116,7 +116,7 @@ def service_labels(
     for pod in pods:
         if not pod.is_canary or pod.leaving:
             continue
-        gets_requests = pod.label(REVISION) == revision and (_serves(pod) or admits and pod.ready)
+        gets_requests = pod.label(REVISION) == revision and (_serves(pod) or (admits and pod.ready))
         component = SERVE if gets_requests else CANARY
         if pod.label(COMPONENT) != component:
             yield MetadataIntent(
