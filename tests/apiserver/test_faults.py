@@ -105,8 +105,7 @@ FAULTS: Final = {
         begin=revoke,
         end=give_back,
         until=is_not_ready,
-        says="a watch ended, exiting to start again: .*forbidden",
-        exits=True,
+        says="cannot list .*forbidden",
     ),
     "controllers stopped": Fault(
         begin=lambda disturbed: disturbed.players.pause(),
@@ -135,8 +134,8 @@ def disturbed(
 # event: APIServer | watches expire (410) or are late, or lists are old | all pods | changes are acted upon once they come,
 #   and nothing is undone
 # event: APIServer | connections are half open: nothing comes, and no error | all pods | edits are seen within 75 s
-# event: APIServer | the operator's rights are revoked, and given back | all pods | it exits with 75 within 30 s of the end of
-#   a watch; then `/readyz` and the log say what it may not list, until it may
+# event: APIServer | the operator's rights are revoked, and given back | all pods | `/readyz` and the log say what it may not
+#   list within 30 s of the end of a watch, until it may
 # event: APIServer | the controller manager is down | all pods | Ready `Preparing` or `RollingOut`, until it is back
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_end_and_nothing_is_lost(disturbed: Disturbed, name: str) -> None:
