@@ -84,7 +84,7 @@ def test_a_test_above_its_limit_fails(tmp_path: Path, processes: tuple[str, ...]
 
 
 def test_a_run_above_the_limit_of_a_layer_fails(tmp_path: Path) -> None:
-    ended = run(tmp_path, 0.4, "-k", "cheap")
+    ended = run(tmp_path, 0.1, "-k", "cheap")
     assert "1 passed" in ended.stdout
     assert "ABOVE ITS LIMIT" in ended.stdout
     assert ended.returncode == pytest.ExitCode.TESTS_FAILED

@@ -98,8 +98,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 )
 def test_every_query_returns_data(stack: Stack, board: str, query: BoardQuery) -> None:
     text = query.fill_in(rate_interval="5s", namespace="shop", model="rank")
-    series = stack.query(text)
-    assert series, f"{board}, {query.place}: no data for {text}"
+    what = (
+        f"{board}, {query.place}: data for {text}"  # a scrape may take too long on a busy machine
+    )
+    series = eventually(lambda: stack.query(text), 30, what, interval=0.2)
     values = {entry["value"][1] for entry in series}
     assert "NaN" not in values, f"{board}, {query.place}: {text} is {values}"
 

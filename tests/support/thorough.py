@@ -26,6 +26,9 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
         "integration/test_processors.py::test_int8_that_was_proved_here_serves_without_vnni",
         "integration/test_processors.py::test_openvino_saturates_alike_and_is_right_with_weights_of_7_bits",
     ),
+    "a model that runs for more than a second each time: 20 s of CPU time": (
+        "integration/test_stage_costs.py::test_a_model_that_cannot_be_profiled_is_prepared_all_the_same",
+    ),
     "what preflight says, built by hand too: a build that `integration/test_tensorrt_builder.py` has": (
         "integration/test_preflight_real_builds.py::test_a_model_in_parts_is_one_that_backend_tensorrt_would_refuse",
         "integration/test_preflight_real_builds.py::test_an_engine_that_cannot_be_served",

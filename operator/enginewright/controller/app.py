@@ -167,11 +167,9 @@ class OperatorApplication:
             return None
         if not self.informer.synced:
             return f"the initial listing is not complete: {self.informer.problem or 'it goes on'}"
-        if self.informer.problem:  # it acts on what it saw before
-            return self.informer.problem
         if not self._controllers.images.loaded:
             return "the facts of the images are not loaded yet"
-        return None
+        return self.informer.problem  # it acts on what it saw before
 
 
 async def _until_success(call: Callable[[], Awaitable[None]]) -> None:
