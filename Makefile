@@ -50,13 +50,13 @@ integration: venv programs ## Run the tests that start processes, servers and en
 	hack/models >/dev/null
 	hack/source-servers >/dev/null
 	hack/go-program hack/conformance github.com/summerwind/h2spec/cmd/h2spec >/dev/null
-	$(RUN)/pytest tests/integration $(SELECTED) $(IN_FIVE) --durations 25
+	$(RUN)/pytest tests/integration $(SELECTED) $(IN_FIVE)
 
 apiserver: venv programs ## Run the tests on a kube-apiserver, and those of the local cluster itself
-	nice -n 5 $(RUN)/pytest tests/apiserver tests/cluster $(SELECTED) $(IN_TWO) --durations 25
+	nice -n 5 $(RUN)/pytest tests/apiserver tests/cluster $(SELECTED) $(IN_TWO)
 
 e2e: venv programs images ## Run the tests on a complete cluster with the chart installed, and those on a GPU if there is one
-	$(RUN)/pytest tests/e2e tests/gpu $(SELECTED) --durations 25
+	$(RUN)/pytest tests/e2e tests/gpu $(SELECTED)
 
 lint: venv programs ## Check style, types, imports, shell scripts, the chart and generated files
 	nice hack/lint

@@ -6,6 +6,7 @@ they are those of a reference processor, and grow on a slower one.
 
 from collections import defaultdict
 from collections.abc import Generator
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -32,6 +33,9 @@ LIMITS: Final = {
 }
 
 
+_SHOWN: Final = 25  # tests that took most
+
+
 def layer_of(nodeid: str) -> str:
     """Return the layer of a test: its folder in tests/."""
     return nodeid.split("/")[1]
@@ -42,6 +46,7 @@ class Budgets:
 
     def __init__(self) -> None:
         self._spent: dict[str, float] = defaultdict(float)  # by layer
+        self._tests: dict[str, float] = defaultdict(float)  # the same by test
         self._before = 0.0  # what the phase of a test that runs was preceded by
         self._shared = 0.0  # of the test that runs: fixtures that others use too
         self._test = 0.0  # of the test that runs: everything else
@@ -92,7 +97,9 @@ class Budgets:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         # also called in the controlling process, whichever process ran the test; crashes have taken nothing
-        self._spent[layer_of(report.nodeid)] += getattr(report, "cpu", 0.0)
+        cpu = getattr(report, "cpu", 0.0)
+        self._spent[layer_of(report.nodeid)] += cpu
+        self._tests[report.nodeid] += cpu
 
     def _over(self) -> list[str]:
         """Return the layers above their limits."""
@@ -110,6 +117,9 @@ class Budgets:
         for layer, seconds in self._spent.items():
             over = "  ABOVE ITS LIMIT: make it cheaper" if layer in self._over() else ""
             terminalreporter.write_line(f"{layer:12}{seconds:7.1f} of {_limit_of(layer):.0f}{over}")
+        dearest = sorted(self._tests.items(), key=itemgetter(1), reverse=True)
+        for test, seconds in dearest[:_SHOWN]:
+            terminalreporter.write_line(f"{seconds:7.1f} {test}")
 
 
 def _limit_of(layer: str) -> float:
