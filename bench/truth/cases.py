@@ -3,7 +3,7 @@
 import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +31,6 @@ _PHOTOS: Final = (
 
 _NAKDIMON: Final = "hebrew/nakdimon.onnx"
 BEST: Final = "best"  # an output of a masked model
-_FOLLOWING: Final = 5  # pieces of a recording about which a voice detector decides from its state
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,14 @@ class Case:
     file: str  # of the package
     model: Path
     feeds: Sequence[Feeds]
-    decode: Callable[[Sequence[Outputs]], Sequence[Any]]  # the results of all samples
+    decode: Callable[
+        [Sequence[Outputs]], Sequence[Any]
+    ]  # the results of all that `run_all` returns
     compare: Callable[[Sequence[Any], Sequence[Any]], float]  # share in which two results agree
+    # Of a recurrent model: what a client sends after all that, one after the other, and which inputs it takes
+    # from which outputs of the answer before, unless they are given
+    sequence: Sequence[Feeds] = ()
+    carried: Mapping[str, str] = field(default_factory=dict)
 
 
 def build(name: str, folder: Path) -> Case:
@@ -56,6 +61,15 @@ def run(session: ort.InferenceSession, feeds: Feeds) -> dict[str, Array]:
     """Return all outputs by name."""
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+
+def run_all(session: ort.InferenceSession, case: Case) -> list[Outputs]:
+    """Return the outputs of all samples, then those of the sequence, in which errors of a state add up."""
+    done: list[Outputs] = []
+    for feeds in (*case.feeds, *case.sequence):
+        carried = {name: done[-1][output] for name, output in case.carried.items() if done}
+        done.append(run(session, {**carried, **feeds}))
+    return done
 
 
 def load(
@@ -422,58 +436,44 @@ def mask_padding(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _voice(_: Path) -> Case:
-    """Return a voice detector; the state of each sample is the one that the source left before it.
+    """Return a voice detector, whose samples have the states that the source left before them.
 
-    What its state means is what the source decides about the next pieces, continuing from it.
+    Its result is what a client hears, who gives it the states that it returns itself.
     """
     model = _find("silero_vad_openvino_16k.onnx")
     session = load(model)
-    state = np.zeros((2, 1, 128), np.float32)
+    none = np.zeros((2, 1, 128), np.float32)
     pieces = _cut(inputs.speak(3.0, 3))
+    sequence: list[Feeds] = [{"input": piece[None]} for piece in pieces]
+    sequence[0] = {**sequence[0], "state": none}
     feeds: list[Feeds] = []
+    state: Array = none
     for piece in pieces:
         feeds.append({"input": piece[None], "state": state})
         state = run(session, feeds[-1])["stateN"]
-    places = range(0, len(pieces) - _FOLLOWING, 4)
 
     def decode(samples: Sequence[Outputs]) -> list[Any]:
-        results = []
-        for place, outputs in zip(places, samples, strict=True):
-            heard = [outputs]
-            for piece in pieces[place + 1 : place + 1 + _FOLLOWING]:
-                fed = {"input": piece[None], "state": heard[-1]["stateN"]}
-                heard.append(run(session, fed))
-            results.append(np.array([item["output"].item() > 0.5 for item in heard]))
-        return results
+        return [np.ravel(outputs["output"]) for outputs in samples[-len(sequence) :]]
 
     return Case(
-        "voice", "voice or pitch", "silero-vad 16k", model, [feeds[place] for place in places],
-        decode, tasks.compare_labels,
+        "voice", "voice or pitch", "silero-vad 16k", model, feeds[::4], decode,
+        tasks.compare_scores, sequence, {"state": "stateN"},
     )  # fmt: skip
 
 
 def _voice_states(_: Path) -> Case:
-    """Return a recurrent model: whole recordings, after each of which it returns its state."""
-    model = _find("silero_vad_16k_sequence.onnx")
-    session = load(model)
+    """Return a recurrent model: whole recordings, alone, and each continuing from the states after the one before."""
     none = np.zeros((1, 1, 128), np.float32)
-    feeds: list[Feeds] = [
-        {"input": _cut(inputs.speak(0.8 + 0.2 * seed, seed)), "h": none, "c": none}
-        for seed in range(8)
-    ]
-    following = _cut(inputs.speak(0.6, 99))
+    recordings = [_cut(inputs.speak(0.8 + 0.2 * seed, seed)) for seed in range(8)]
+    feeds: list[Feeds] = [{"input": pieces, "h": none, "c": none} for pieces in recordings]
 
     def decode(samples: Sequence[Outputs]) -> list[Any]:
-        results = []
-        for outputs in samples:
-            fed = {"input": following, "h": outputs["hn"], "c": outputs["cn"]}
-            heard = (outputs["speech_probs"], run(session, fed)["speech_probs"])
-            results.append(np.concatenate(heard) > 0.5)
-        return results
+        return [np.ravel(outputs["speech_probs"]) for outputs in samples]
 
     return Case(
-        "voice-states", "recurrent state", "silero-vad 16k sequence", model, feeds, decode,
-        tasks.compare_labels,
+        "voice-states", "recurrent state", "silero-vad 16k sequence",
+        _find("silero_vad_16k_sequence.onnx"), feeds, decode, tasks.compare_scores,
+        [{"input": pieces} for pieces in recordings], {"h": "hn", "c": "cn"},
     )  # fmt: skip
 
 

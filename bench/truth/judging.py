@@ -49,8 +49,8 @@ def judge_case(case: Case, folder: Path, most: int, *, constants: bool) -> CaseR
     """Make the artefacts, decide which are honest, and have all comparators judge them and the lies."""
     began = time.monotonic()
     session = cases.load(case.model)
-    source = [cases.run(session, feeds) for feeds in case.feeds]
-    result = case.decode(source)
+    everything = cases.run_all(session, case)
+    result, source = case.decode(everything), everything[: len(case.feeds)]
     variants = list(make_variants(case, folder))
     rows = [_weigh(case, result, variant) for variant in variants]
     made = time.monotonic()
@@ -64,7 +64,7 @@ def judge_case(case: Case, folder: Path, most: int, *, constants: bool) -> CaseR
     ours = Ours(parts)
     judged = [_judge_lie(lie, right[lie.output], ours) for lie in told]
     honest = {
-        index: _select_floats(variant.outputs)
+        index: _select_floats(variant.outputs[: len(source)])
         for index, (row, variant) in enumerate(zip(rows, variants, strict=True))
         if row.honest
     }
@@ -128,7 +128,9 @@ def _build_parts(
     for precision in PRECISIONS:
         dtypes = {item.name: item.dtype for item in outputs}
         builder = PartsBuilder(axes, dtypes, Tolerances(precision), scales_of(expected, dtypes))
-        for right, have, of_sample in zip_longest(source, emulated[precision], feeds):
+        for right, have, of_sample in zip_longest(
+            source, emulated[precision][: len(source)], feeds
+        ):
             builder.add(right, have, of_sample)
         parts[precision] = builder.build()
     return parts

@@ -15,6 +15,8 @@ HONEST: Final = 0.98  # of the source's result
 _IOU: Final = 0.5  # from which two boxes match
 _SUPPRESSED: Final = 0.45  # IoU from which non-maximum suppression drops the weaker box
 _CENTS: Final = 50.0  # within which a pitch is right ("raw pitch accuracy")
+# of probabilities of voice, of which users choose one: silero-vad suggests 0.5, swift-f0 0.9
+_THRESHOLDS: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
 class Box(NamedTuple):
@@ -146,16 +148,26 @@ def compare_vectors(source: Sequence[Array], other: Sequence[Array]) -> float:
     )
 
 
+def compare_scores(source: Sequence[Array], other: Sequence[Array]) -> float:
+    """Return the share of probabilities that are on the same side of a threshold, the least of all thresholds."""
+    first, second = (np.concatenate(items) for items in (source, other))
+    return min(float(np.mean((first > least) == (second > least))) for least in _THRESHOLDS)
+
+
 def compare_pitches(
     source: Sequence[tuple[Array, Array]], other: Sequence[tuple[Array, Array]]
 ) -> float:
-    """Return the share of frames of (pitch in Hz, confidence) that both call unvoiced, or of one pitch."""
-    right = frames = 0
-    for (pitch, sure), (other_pitch, other_sure) in zip(source, other, strict=True):
-        voiced, other_voiced = sure > 0.5, other_sure > 0.5
-        cents = 1200 * np.abs(np.log2(np.maximum(other_pitch, 1.0) / np.maximum(pitch, 1.0)))
-        right += int(
-            np.count_nonzero(np.where(voiced, other_voiced & (cents < _CENTS), ~other_voiced))
+    """Return the share of frames of (pitch in Hz, confidence) that both call unvoiced, or of one pitch: the least of all thresholds."""
+    (pitch, sure), (other_pitch, other_sure) = (
+        [np.concatenate([np.ravel(item) for item in items]) for items in zip(*samples, strict=True)]
+        for samples in (source, other)
+    )
+    cents = 1200 * np.abs(np.log2(np.maximum(other_pitch, 1.0) / np.maximum(pitch, 1.0)))
+    return min(
+        float(
+            np.mean(
+                np.where(sure > least, (other_sure > least) & (cents < _CENTS), other_sure <= least)
+            )
         )
-        frames += pitch.size
-    return right / frames if frames else 1.0
+        for least in _THRESHOLDS
+    )

@@ -12,6 +12,7 @@ from typing import Any, Final
 import onnx
 import onnxruntime as ort
 from enginewright_contract.manifest import MODEL_NAME
+from enginewright_contract.task import Int8Products
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.storage import save
 from enginewright_runtime.prepare.quantize import static
@@ -26,6 +27,7 @@ from enginewright_runtime.prepare.quantize.subject import PrecisionPass, SourceM
 from enginewright_runtime.prepare.quantize.widening import write_widened
 from enginewright_runtime.proof.rounding.emulation import emulate_rounding
 from enginewright_runtime.proof.rounding.half_rules import HALVES
+from enginewright_runtime.session import processor
 from enginewright_runtime.session.arrays import read_arrays, write_arrays
 from onnxruntime.quantization import (
     CalibrationDataReader,
@@ -36,7 +38,7 @@ from onnxruntime.quantization import (
 )
 from typing_extensions import override
 
-from bench.truth.cases import REPOSITORY, Case, Feeds, Outputs, load, run
+from bench.truth.cases import REPOSITORY, Case, Feeds, Outputs, load, run_all
 from bench.truth.weights import round_weights
 
 _LEVEL: Final = ort.GraphOptimizationLevel
@@ -47,6 +49,10 @@ _LEVELS: Final = {
     "ALL": _LEVEL.ORT_ENABLE_ALL,
 }
 _OPSET: Final = 19  # from which 8-bit floats exist; models of older opsets are emulated in this
+# As the product does: on a processor whose INT8 products saturate, weights have 7 bits, as ONNX Runtime's tools
+# have it with `reduce_range` ("Quantize ONNX Models": U8S8 on AVX2 and AVX512)
+_SATURATES: Final = processor.read().exact_products is False
+_FORM_PRODUCTS: Final[Int8Products] = "any" if _SATURATES else "exact"
 _OPENVINO: Final = REPOSITORY / ".venv-openvino/bin/python"
 _BF16_OPSETS: Final = (22, 13)
 
@@ -99,8 +105,7 @@ class _Workshop:
         yield from self._backends()
 
     def _run(self, model: Path, level: str = "ALL", threads: int = 1) -> list[Outputs]:
-        session = load(model, _LEVELS[level], threads)
-        return [run(session, feeds) for feeds in self._case.feeds]
+        return run_all(load(model, _LEVELS[level], threads), self._case)
 
     def _path(self) -> Path:
         self._count += 1
@@ -185,7 +190,7 @@ class _Workshop:
             ("FP8", "tensorrt"),
         ):
             for method in ("MinMax", "Entropy") if backend == "tensorrt" else ("MinMax",):
-                form = form_of(precision, backend, "exact")
+                form = form_of(precision, backend, _FORM_PRODUCTS)
                 title = f"our pass, for {backend}, {method}"
                 yield title, precision, partial(self._quantize_ours, form, method)
         yield "our pass, dynamic", "INT8", self._quantize_ours_dynamic
@@ -193,7 +198,11 @@ class _Workshop:
     def _quantize_dynamic(self, kind: QuantType, *, per_channel: bool) -> list[Outputs]:
         path = self._path()
         quantize_dynamic(
-            str(self._case.model), str(path), per_channel=per_channel, weight_type=kind
+            str(self._case.model),
+            str(path),
+            per_channel=per_channel,
+            reduce_range=_SATURATES and kind is QuantType.QInt8,
+            weight_type=kind,
         )
         return self._run(path)
 
@@ -207,6 +216,7 @@ class _Workshop:
             _Reader(self._case.feeds),
             quant_format=QuantFormat.QDQ,
             per_channel=per_channel,
+            reduce_range=_SATURATES,
         )
         return self._run(path)
 
@@ -221,7 +231,7 @@ class _Workshop:
         )
 
     def _quantize_ours_dynamic(self) -> list[Outputs]:
-        form = dynamic_form("exact")
+        form = dynamic_form(_FORM_PRODUCTS)
         subject = self._subject((form.opset,))
         layers = static.find_layers(subject, form, per_channel=True)
         return self._run(self._write(DynamicQuantization(subject, layers, form)), form.proof_level)
@@ -253,9 +263,15 @@ class _Workshop:
 
     def _run_openvino(self, hint: str) -> list[Outputs]:
         folder = self._path().parent
-        feeds = {str(index): item for index, item in enumerate(self._case.feeds)}
+        every = (*self._case.feeds, *self._case.sequence)
+        feeds = {str(index): item for index, item in enumerate(every)}
         write_arrays(folder / "feeds.npz", feeds)
-        task = {"model": str(self._case.model), "folder": str(folder), "hint": hint}
+        task = {
+            "model": str(self._case.model),
+            "folder": str(folder),
+            "hint": hint,
+            "carried": dict(self._case.carried),
+        }
         subprocess.run(
             [str(_OPENVINO), "-c", _OPENVINO_RUN, json.dumps(task)],
             check=True,
@@ -292,7 +308,10 @@ with np.load(f"{task['folder']}/feeds.npz") as arrays:
     for key in arrays.files:
         index, _, name = key.partition("/")
         samples.setdefault(index, {})[name] = arrays[key]
-outputs = {f"{index}/{name}": array for index, feeds in samples.items()
-           for name, array in zip(names, session.run(names, feeds))}
+outputs, last = {}, {}
+for index, feeds in samples.items():
+    carried = {name: last[output] for name, output in task["carried"].items() if last}
+    last = dict(zip(names, session.run(names, {**carried, **feeds})))
+    outputs |= {f"{index}/{name}": array for name, array in last.items()}
 np.savez(f"{task['folder']}/outputs.npz", **outputs)
 """

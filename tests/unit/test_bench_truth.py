@@ -2,7 +2,9 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from enginewright_runtime.proof.parity.parts_builder import PartsBuilder
 from enginewright_runtime.proof.parity.tolerances import Tolerances
 from numpy.typing import NDArray
 
-from bench.truth import judging, lies, results, tasks
+from bench.truth import cases, judging, lies, results, tasks
 from bench.truth.comparators import (
     ALLCLOSE,
     OLIVE,
@@ -170,10 +172,38 @@ def test_vectors_agree_by_direction_and_by_neighbour() -> None:
     assert tasks.compare_vectors(source, source[::-1]) < 0.7
 
 
-def test_pitches_agree_within_half_a_semitone_where_both_are_voiced() -> None:
-    source = (np.array([100.0, 200, 300, 400]), np.array([0.9, 0.9, 0.1, 0.1]))
-    other = (np.array([102.0, 250, 900, 400]), np.array([0.8, 0.9, 0.2, 0.9]))
-    assert tasks.compare_pitches([source], [other]) == 0.5
+def test_pitches_agree_within_half_a_semitone_where_both_are_voiced_at_every_threshold() -> None:
+    source = np.array([100.0, 200, 300, 400]), np.array([0.95, 0.95, 0.05, 0.05])
+    other = np.array([102.0, 250, 900, 400])
+    agreeing, quiet = (np.array([sure, 0.95, 0.05, 0.95]) for sure in (0.95, 0.8))
+    assert tasks.compare_pitches([source], [(other, agreeing)]) == 0.5
+    assert tasks.compare_pitches([source], [(other, quiet)]) == 0.25  # beyond 0.9
+
+
+def test_a_probability_of_voice_is_judged_at_every_threshold() -> None:
+    source = [np.array([0.99, 0.8]), np.array([0.4, 0.02])]
+    assert tasks.compare_scores(source, [np.array([0.95, 0.75]), np.array([0.35, 0.0])]) == 1.0
+    assert tasks.compare_scores(source, [np.array([0.95, 0.75]), np.array([0.2, 0.0])]) == 0.75
+
+
+def test_the_states_of_a_sequence_are_those_that_the_artefact_returned() -> None:
+    class Counter:
+        """A recurrent model that adds what it reads."""
+
+        def get_outputs(self) -> list[SimpleNamespace]:
+            return [SimpleNamespace(name="sum")]
+
+        def run(self, _: Sequence[str], feeds: dict[str, Array]) -> list[Array]:
+            return [feeds["x"] + feeds["before"]]
+
+    one, none = np.ones(1), np.zeros(1)
+    samples = [{"x": one, "before": 10 * one}, {"x": one, "before": 20 * one}]
+    sequence = [{"x": one, "before": none}, {"x": one}, {"x": one}]
+    case = cases.Case(
+        "", "", "", Path(), samples, list, tasks.compare_labels, sequence, {"before": "sum"}
+    )
+    done = cases.run_all(cast("Any", Counter()), case)
+    assert [float(outputs["sum"][0]) for outputs in done] == [11, 21, 1, 2, 3]
 
 
 def test_a_peer_agrees_from_its_rung_on() -> None:

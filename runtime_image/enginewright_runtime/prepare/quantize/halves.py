@@ -61,7 +61,7 @@ class Lowering:
         self._half = half
         self._signatures = OperatorSignatures(model)
         self._types = element_types(model)
-        self._judge = Judge(half, largest, graphs.default_opset(model) or 0)
+        self._judge = Judge(half, largest, model)
         self._pinned = {  # must keep name and type
             name for graph in graphs.graphs_in(model.graph) for name in graphs.outputs_named(graph)
         }

@@ -111,8 +111,8 @@ class PartsJudge:
         if whole is None or figures is None or not as_rounding:
             return allowed
         error = float(whole[1].error[0])
-        if allowed.top1 == 1.0 and math.isfinite(error):
-            # one row of thousands may be a tie, another one than in the emulation
+        if math.isfinite(error):
+            # other rows than in the emulation may be ties, and of features, which are no classes, many are
             allowed = replace(allowed, tie=_TIE * error)
         return figures.widen(allowed)
 

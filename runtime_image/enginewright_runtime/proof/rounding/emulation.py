@@ -138,7 +138,7 @@ class _Emulation:
         self._copies: dict[tuple[Value, str], str] = {}  # rounded, by value and manner
         self._rounded: set[Value] = set()  # that need no such copy
         half = HALVES.get(self._half)
-        self._judge = Judge(half, {}, self._opset) if half is not None else None
+        self._judge = Judge(half, {}, model) if half is not None else None
         self._treat = self._choose(model)
 
     def _choose(self, model: ModelProto) -> Callable[[Node], None]:

@@ -8,8 +8,9 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto
 
+from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.constants import Constants
 
 
@@ -24,6 +25,8 @@ class Half:
     largest: float
     # operators that runtimes lack in this format
     refused: Mapping[str, str] = field(default_factory=dict)
+    # operators whose small results it makes zeros: that matters where they are the model's
+    emptied: Mapping[str, str] = field(default_factory=dict)
 
 
 HALVES: Final = {
@@ -35,6 +38,7 @@ HALVES: Final = {
             kind="tensor(float16)",
             dtype=np.float16,
             largest=65504.0,
+            emptied={"Softmax": "the model's probabilities below 6e-8 would be zeros in FP16"},
         ),
         Half(
             name="BF16",
@@ -100,8 +104,11 @@ _DIVIDING: Final = frozenset({"Div", "Reciprocal", "Log", "Sqrt"})
 class Judge:
     """Decides whether nodes must stay in single precision; called in the order of the graph."""
 
-    def __init__(self, half: Half, largest: Mapping[str, float], opset: int) -> None:
+    def __init__(self, half: Half, largest: Mapping[str, float], model: ModelProto) -> None:
+        """Take the largest values observed, by name, and the model."""
         self._half = half
+        self._results = frozenset(graphs.outputs_named(model.graph))
+        opset = graphs.default_opset(model) or 1
         self._lacking = {
             operator: f"GPUs compute it in {half.name} only from opset {since} on"
             for operator, since in _SINCE.items()
@@ -125,11 +132,12 @@ class Judge:
             _UNSAFE.get(node.op_type)
             or self._half.refused.get(node.op_type)
             or self._lacking.get(node.op_type)
+            or (main and self._results & {*node.output} and self._half.emptied.get(node.op_type))
         )
         reads_wide = bool(self._wide & {*node.input})
         if node.op_type in _WIDENING or (node.op_type in _PASSING and reads_wide):
             self._wide.update(node.output)
-        if listed is not None:
+        if listed:
             return listed
         if reads_wide and node.op_type in _PASSING | _NARROWING:
             return "it reads values that exceed half precision's range for common inputs"
