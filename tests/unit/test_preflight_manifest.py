@@ -62,7 +62,7 @@ def read(request: PreflightRequest, result: Result) -> Any:
     return manifest
 
 
-def found(*suggested: str) -> Result:
+def make_failed(*suggested: str) -> Result:
     finding = Found(
         severity="error",
         reason="ShapeProfileMissing",
@@ -106,13 +106,13 @@ def test_every_option_is_a_field() -> None:
 
 
 def test_proposals_are_filled_in_beside_what_is_given() -> None:
-    manifest = read(PLAIN, found("--shapes 'my input=1x3:1x4:8x9'", "--shapes y=1:2:3"))
+    manifest = read(PLAIN, make_failed("--shapes 'my input=1x3:1x4:8x9'", "--shapes y=1:2:3"))
     assert [item["input"] for item in manifest["spec"]["shapes"]] == ["my input", "y"]
     assert manifest["spec"]["source"] == {"uri": PLAIN.source}
     assert len(manifest["metadata"]["name"]) <= 40
     assert "shapes" not in read(PLAIN, Result(verdict="pass", source=""))["spec"]
 
 
-@pytest.mark.parametrize("result", [found(), Result(verdict="unknown", source="")])
+@pytest.mark.parametrize("result", [make_failed(), Result(verdict="unknown", source="")])
 def test_nothing_is_written_of_what_would_not_serve(result: Result) -> None:
     assert write_manifest(PLAIN, result) is None
