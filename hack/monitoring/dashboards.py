@@ -1,4 +1,4 @@
-"""Writes the Grafana dashboards into the chart."""
+"""Writes the Grafana dashboards and the Grafana-managed alerts into the chart."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
-from hack.monitoring import fleet, model
+from hack.monitoring import fleet, grafana_alerts, model
 from hack.monitoring.panels import DATASOURCE, MODEL_BOARD, Row
 
 FOLDER: Final = (
@@ -106,6 +106,7 @@ def main() -> int:
             path.unlink()
     for name, text in files.items():
         (FOLDER / name).write_text(text)
+    grafana_alerts.FILE.write_text(grafana_alerts.make_file())
     return 0
 
 

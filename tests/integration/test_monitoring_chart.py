@@ -40,7 +40,7 @@ def test_nothing_is_made_unasked() -> None:
 
 @pytest.mark.parametrize(
     ("switch", "kind", "count"),
-    [("podMonitor", "PodMonitor", 2), ("prometheusRule", "PrometheusRule", 1), ("dashboards", "ConfigMap", 2)],
+    [("podMonitor", "PodMonitor", 2), ("prometheusRule", "PrometheusRule", 1), ("dashboards", "ConfigMap", 2), ("grafanaAlerts", "ConfigMap", 1)],
 )  # fmt: skip
 def test_every_kind_has_its_switch_and_labels(switch: str, kind: str, count: int) -> None:
     values = {**IMAGES, "monitoring": {switch: {"enabled": True, "labels": {"release": "mine"}}}}
@@ -62,6 +62,19 @@ def test_dashboards_have_grafanas_label_and_arrive_whole(objects: list[Object]) 
     assert {name: json.loads(text) for name, text in arrived.items()} == {
         f"enginewright-{path.name}": json.loads(path.read_text()) for path in shipped.glob("*.json")
     }
+
+
+def test_grafanas_alerts_ask_the_data_source_that_is_given() -> None:
+    rendered = render(
+        {**IMAGES, "monitoring": {"grafanaAlerts": {"enabled": True, "datasource": "mine"}}}
+    )
+    (entry,) = of_kind(rendered, "ConfigMap")
+    assert entry["metadata"]["labels"]["grafana_alert"] == "1"
+    shipped = yaml.safe_load((RULES.parent / "grafana-alerts.yaml").read_text())
+    for group in shipped["groups"]:
+        for rule in group["rules"]:
+            rule["data"][0]["datasourceUid"] = "mine"
+    assert yaml.safe_load(entry["data"]["enginewright-alerts.yaml"]) == shipped
 
 
 def test_the_pod_monitor_selects_serving_pods(objects: list[Object]) -> None:

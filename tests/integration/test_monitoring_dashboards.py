@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
-from hack.monitoring import config
+from hack.monitoring import config, grafana_alerts
 from hack.monitoring.dashboards import FOLDER, generate_files
 from tests.e2e.harness import eventually
 from tests.support.expositions import OperatorPod, ServingPod
@@ -32,6 +33,30 @@ def panels(name: str) -> list[dict[str, Any]]:
 def test_the_files_are_as_their_sources_write_them() -> None:
     shipped = {path.name: path.read_text() for path in FOLDER.glob("*.json")}
     assert generate_files() == shipped, "run make dashboards"
+    assert grafana_alerts.FILE.read_text() == grafana_alerts.make_file(), "run make dashboards"
+
+
+def test_grafanas_rules_are_those_of_prometheus() -> None:
+    """Expressions, labels and delays are equal; Grafana would replace a `$` of what it interpolates."""
+    made = yaml.safe_load(grafana_alerts.FILE.read_text())
+    rules = {rule["uid"]: rule for group in made["groups"] for rule in group["rules"]}
+    theirs = [
+        rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
+    ]
+    assert list(rules) == [rule["alert"].lower() for rule in theirs]
+    for rule, ours in zip(theirs, rules.values(), strict=True):
+        query, condition = ours["data"]
+        assert (ours["title"], query["model"]["expr"]) == (rule["alert"], rule["expr"])
+        assert (query["model"]["instant"], query["refId"]) == (
+            True,
+            condition["model"]["expression"],
+        )
+        assert (ours["labels"], ours["for"]) == (rule["labels"], rule.get("for", "0s"))
+        assert ours["annotations"].keys() == rule["annotations"].keys()
+        assert (ours["condition"], condition["datasourceUid"]) == (condition["refId"], "__expr__")
+        assert "$" not in json.dumps([ours["annotations"], ours["labels"]])
+        assert len(ours["uid"]) <= 40
+        assert not {"folderUID", "orgID", "ruleGroup"} & ours.keys()
 
 
 @pytest.mark.parametrize("name", BOARDS)

@@ -3,7 +3,9 @@
 import itertools
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from html.parser import HTMLParser
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -11,7 +13,7 @@ import pytest
 from enginewright_cli.formatting import visible
 from enginewright_cli.preflight.html.page import environment, page
 from enginewright_cli.preflight.outputs import Outputs
-from enginewright_cli.preflight.result import Parity
+from enginewright_cli.preflight.result import Parity, Result
 from enginewright_contract.manifest import OutputParity, UnjudgedParts
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,11 +21,13 @@ from playwright.sync_api import Browser
 from typing_extensions import override
 
 from tests.support.browser import Loaded, chromium, load
+from tests.support.optional import present
 from tests.support.preflight_results import HOSTILE, hostile, partial
 
 Scheme: TypeAlias = Literal["light", "dark"]
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
-WIDTHS = (320, 768, 1400)
+WIDTHS = (320, 390, 1400)
+STACKED = 640  # widest screen on which a row of a table is a list
 # every piece of text with the colours that it is seen in; alpha is not used for text
 COLOURS = """(() => {
   const seen = [];
@@ -146,6 +150,7 @@ def test_boxes_are_drawn_to_scale_and_nothing_below_the_median() -> None:
 
 
 def test_assistive_technology_finds_its_way(shown: Loaded) -> None:
+    shown.page.evaluate(OPEN_ALL)
     nodes = shown.accessibility()
     roles = [node["role"] for node in nodes]
     for landmark in ("banner", "main", "contentinfo"):
@@ -235,6 +240,66 @@ def test_it_fits_narrow_and_wide(shown: Loaded, width: int) -> None:
         "}).map(each => each.textContent)"
     )
     assert hidden == []
+    if width <= STACKED:
+        cut = "[...document.querySelectorAll('.scroll')].filter(each => each.scrollWidth > each.clientWidth)"
+        assert shown.page.evaluate(f"{cut}.map(each => each.ariaLabel)") == []
+
+
+def test_a_pass_takes_one_screen_and_the_rest_opens(browser: Browser, tmp_path: Path) -> None:
+    result = passing()
+    shown = open_page(browser, tmp_path, page([result]))
+    assert shown.page.evaluate("document.documentElement.scrollHeight") <= 900
+    assert count(shown, ".map:visible") == 0
+    seen = shown.page.locator("body").inner_text()
+    for wording in (
+        f"Enginewright {metadata.version('enginewright')} preflight",
+        "checked 2026-11-27 21:30 UTC in 118 s",
+        "backend tensorrt-rtx 1.7.1.116 (onnxruntime 1.31.1), as installed here",
+        "Next: put the files where the manifest says",
+    ):
+        assert wording in seen
+    shown.page.get_by_role("link", name="sm89").click()
+    assert shown.page.locator("details[open]").inner_text().startswith("sm89")
+    shown.page.evaluate(OPEN_ALL)
+    shown.page.get_by_text("kind: InferenceModel").click()  # selects it whole
+    assert shown.page.evaluate("getSelection().toString()").strip() == "kind: InferenceModel"
+    assert count(shown, ".map:visible") == 1  # placement is perfect on both targets
+
+
+def passing() -> Result:
+    result = partial()
+    engine = result.targets["sm89"]
+    placement = present(engine.placement)
+    moved = placement.model_copy(
+        update={
+            "nodes": tuple(node.model_copy(update={"elsewhere": 0}) for node in placement.nodes)
+        }
+    )
+    perfect = {
+        "verdict": "pass",
+        "nodes_accelerated": engine.nodes_total,
+        "placement": moved,
+        "scope": "backend tensorrt-rtx 1.7.1.116 (onnxruntime 1.31.1), as installed here",
+    }
+    targets = {name: result.targets[name].model_copy(update=perfect) for name in ("sm89", "cpu")}
+    checked = datetime(2026, 11, 27, 21, 30, tzinfo=UTC)
+    return result.model_copy(
+        update={
+            "verdict": "pass",
+            "findings": (),
+            "targets": targets,
+            "checked_at": checked,
+            "manifest": "kind: InferenceModel\n",
+        }
+    )
+
+
+def test_an_error_stands_once() -> None:
+    text = page([partial()])
+    assert text.count("backend openvino has no operator for") == 1
+    assert "backend openvino cannot run the model" not in text  # its findings say why
+    unexplained = partial().model_copy(update={"findings": ()})
+    assert page([unexplained]).count("backend openvino cannot run the model") == 1
 
 
 def test_it_works_by_keyboard(browser: Browser, tmp_path: Path) -> None:
@@ -249,9 +314,9 @@ def test_it_works_by_keyboard(browser: Browser, tmp_path: Path) -> None:
     while (at := press_and_look(shown)) not in {"BODY", "Skip to the report"}:
         reached.append(at)
         assert len(reached) < 100
-    assert reached.count("SUMMARY") == count(shown, "summary")
-    assert reached.count("A") == count(shown, "main a")
-    assert reached.count("DIV") == count(shown, "details[open] .scroll, .scroll:not(details *)")
+    assert reached.count("SUMMARY") == count(shown, "summary:visible")
+    assert reached.count("A") == count(shown, "main a:visible")
+    assert reached.count("DIV") == count(shown, ".scroll:visible")
 
 
 def press_and_look(shown: Loaded) -> str:

@@ -35,7 +35,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     "null": type(None),
 }
 KNOWN = {
-    *("title", "description", "default", "$schema", "$id", "$defs"),
+    *("title", "description", "default", "format", "$schema", "$id", "$defs"),
     *("type", "$ref", "anyOf", "enum", "const"),
     *("properties", "required", "additionalProperties", "items"),
 }
@@ -58,7 +58,16 @@ class Run:
         return Result.model_validate_json(self.done.stdout)
 
 
-FILES = ("--html", "page.html", "--junit", "junit.xml", "--fix", "fixed.onnx")
+FILES = (
+    "--html",
+    "page.html",
+    "--junit",
+    "junit.xml",
+    "--fix",
+    "fixed.onnx",
+    "--manifest",
+    "m.yaml",
+)
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +208,8 @@ def test_a_real_run_tells_the_graph_and_where_the_nodes_run(rendered: Run) -> No
 
 def test_the_examples_of_the_page_work(examples: Run) -> None:
     made = {path.name for path in examples.folder.iterdir()}
-    assert {"result.json", "report.html", "junit.xml", "fixed.onnx", "fixed.changes.json"} <= made
+    written = {"result.json", "report.html", "junit.xml", "model.yaml"}
+    assert written | {"fixed.onnx", "fixed.changes.json"} <= made
     result = json.loads((examples.folder / "result.json").read_text())
     text = (REPOSITORY / "docs/preflight.md").read_text()
     reported = json.loads(text.partition("```json\n")[2].partition("```")[0])
@@ -247,13 +257,22 @@ def test_a_real_model_is_written_as_it_would_serve(rendered: Run) -> None:
     assert f"wrote {model.name}" in rendered.done.stderr
     assert "changed: converted opset 11 to 17" in rendered.done.stderr
     assert {path.name for path in rendered.folder.iterdir()} == {
-        *("fixed.onnx", "fixed.changes.json", "page.html", "junit.xml")
+        *("fixed.onnx", "fixed.changes.json", "page.html", "junit.xml", "m.yaml")
     }
+    manifest = (rendered.folder / "m.yaml").read_text()
+    assert manifest == rendered.result.manifest
+    assert "max: [1, 3, 48, 192]" in manifest
+    assert "# upload " in (rendered.folder / "page.html").read_text()
 
 
 def test_nothing_is_written_of_a_model_that_nothing_serves(refused: Run) -> None:
     assert refused.done.returncode == 1
-    assert not list(refused.folder.glob("fixed*"))
+    assert {path.name for path in refused.folder.iterdir()} == {
+        "model.onnx",
+        "page.html",
+        "junit.xml",
+    }
+    assert "--manifest m.yaml: not written" in refused.done.stderr
     assert "not written, since no target would serve the model" in refused.done.stderr
 
 

@@ -91,7 +91,6 @@ def partial() -> Result:
             compute_capabilities=("8.9",),
             partitions=2,
             ahead_of_time=True,
-            workspace_bytes=1 << 30,
             peak_memory_bytes=4 << 30,
             max_abs_error=1e-3,
             outputs=(OutputParity(name="logits", compared_with="prepared", max_abs_error=1e-3),),

@@ -1,4 +1,4 @@
-"""Manifests of pages are valid, those of the tutorial are the demo's, and the gallery names what is there."""
+"""Manifests of pages are valid, those of the tutorial are the demo's, gallery and pictures name what is there."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 import yaml
+from enginewright.api.crds import definitions
+from enginewright.api.inference_model_status import TargetPhase
 from enginewright_cli.plan.validation import problems
+from enginewright_contract.task import ENGINE_STAGES, PREPARE_STAGES
 
 from hack.samples.stories import refuse, rollback, serve
 
@@ -45,3 +48,14 @@ def test_examples_are_there() -> None:
     assert [
         name for name, in_ in folders.items() if not any(REPOSITORY.glob(f"{in_}/{name}"))
     ] == []
+
+
+def find_named(picture: str, kind: str) -> list[str]:
+    return re.findall(rf'class="{kind}"[^>]*>([^<]+)<', read(picture))
+
+
+def test_pictures_name_the_phases_kinds_and_stages() -> None:
+    assert find_named("rollout.svg", "phase") == [phase.value for phase in TargetPhase]
+    assert find_named("overview.svg", "stage") == [*PREPARE_STAGES, *ENGINE_STAGES]
+    kinds = {definition["spec"]["names"]["kind"] for definition in definitions().values()}
+    assert set(find_named("overview.svg", "kind")) == kinds

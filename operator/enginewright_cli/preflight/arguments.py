@@ -129,6 +129,13 @@ class PreflightArguments:
     junit: Annotated[
         Path | None, Option(metavar="FILE", help="Write a JUnit XML report to this file.")
     ] = None
+    manifest: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="Write the InferenceModel to apply to this file, with proposals filled in.",
+        ),
+    ] = None
     fix: Annotated[
         Path | None,
         Option(

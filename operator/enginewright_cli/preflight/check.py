@@ -510,7 +510,6 @@ def _engine(info: EngineInfo) -> Engine:
         compute_capabilities=info.compute_capabilities,
         partitions=len(info.partitions),
         ahead_of_time=info.recipe.ahead_of_time,
-        workspace_bytes=info.workspace_bytes,
         peak_memory_bytes=info.peak_memory_bytes,
         max_abs_error=info.parity_max_abs_error,
         outputs=info.parity,

@@ -69,7 +69,7 @@ preflight.__signature__ = signature(PreflightArguments)  # type: ignore[attr-def
 def _results(
     arguments: PreflightArguments, console: Console
 ) -> tuple[list[Result], list[FileMessage]]:
-    outputs = Outputs(arguments.html, arguments.junit, arguments.fix)
+    outputs = Outputs(arguments.html, arguments.junit, arguments.fix, arguments.manifest)
     with stop_on_signals() as stop, running_stages() as stages:
         models = _models_with_options(
             arguments.model or [], arguments.config_file, arguments.options

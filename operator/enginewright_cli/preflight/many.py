@@ -9,12 +9,14 @@ import errno
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from enginewright_contract.images import ImageFacts
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding
 
 from enginewright_cli.preflight.cache import ResultCache
+from enginewright_cli.preflight.manifest import write_manifest
 from enginewright_cli.preflight.memory import Memory, independent_jobs
 from enginewright_cli.preflight.outputs import FileMessage, Outputs
 from enginewright_cli.preflight.request import PreflightRequest
@@ -97,7 +99,7 @@ def _one(
         earlier = settings.cache.result(request, settings.held, settings.installed)
         if earlier:
             watcher.on_ended(earlier)
-            return earlier, []
+            return _add_manifest(request, earlier), []
     messages: list[FileMessage] = []
 
     def progress(target: str, stage: str) -> None:
@@ -110,7 +112,9 @@ def _one(
         from enginewright_cli.preflight.workspace import workspace  # noqa: PLC0415 - likewise
 
         with workspace(settings.stages, settings.stop, settings.job_seconds) as place:
-            result = check(request, place, settings.held, progress, at_once)
+            result = check(request, place, settings.held, progress, at_once).model_copy(
+                update={"checked_at": datetime.now(UTC).replace(microsecond=0)}
+            )
             messages = settings.outputs.save_model(
                 result, lambda key: place.artifact("prepared", key)
             )
@@ -124,7 +128,11 @@ def _one(
     except OSError as error:
         result = _make_unknown(request, _reason(error), error_text(error))
     watcher.on_ended(result)
-    return result, messages
+    return _add_manifest(request, result), messages
+
+
+def _add_manifest(request: PreflightRequest, result: Result) -> Result:
+    return result.model_copy(update={"manifest": write_manifest(request, result)})
 
 
 def _make_unknown(request: PreflightRequest, reason: Reason, cause: str) -> Result:

@@ -89,10 +89,11 @@ def option(profile: ShapeProfile) -> str:
     sizes = ":".join("x".join(map(str, corner)) for corner in corners)
     if profile.low is None or profile.high is None:
         return f"{profile.input}={sizes}"
-    return f"{profile.input}={sizes}@{_format_number(profile.low)}..{_format_number(profile.high)}"
+    return f"{profile.input}={sizes}@{format_number(profile.low)}..{format_number(profile.high)}"
 
 
-def _format_number(number: float) -> str:
+def format_number(number: float) -> str:
+    """Return a number without a fraction where it has none, and never with an exponent."""
     return str(int(number)) if number == int(number) else f"{number:f}".rstrip("0")
 
 
@@ -103,6 +104,11 @@ def suggest(proposal: Proposal | None) -> tuple[str, ...]:
         for profile in (proposal.shapes if proposal else ())
         if profile.input.isprintable()
     )
+
+
+def read_suggested(suggested: tuple[str, ...]) -> tuple[ShapeProfile, ...]:
+    """Return the profiles of suggested options, the inverse of `suggest`."""
+    return tuple(shape(shlex.split(text)[1]) for text in suggested)
 
 
 def promise(budget: str | None) -> Promise:

@@ -25,10 +25,11 @@ class Outputs:
     html: Path | None = None
     junit: Path | None = None
     fix: Path | None = None
+    manifest: Path | None = None
 
     def check(self, sources: Sequence[str]) -> None:
         """Verify that all of them can be written. Raises OptionError."""
-        for option, path in (("--html", self.html), ("--junit", self.junit)):
+        for option, path, _, _ in self._reports():
             if path is not None:
                 outfile.check_folder(option, path)
         if self.fix is not None:
@@ -55,19 +56,27 @@ class Outputs:
         return [FileMessage(line) for line in fix.summary(log, self.fix)]
 
     def save_reports(self, results: Sequence[Result]) -> list[FileMessage]:
-        """Write the reports; return what could not be written."""
-        failures = []
-        for option, path, module, name in (
-            ("--html", self.html, "html.page", "page"),
-            ("--junit", self.junit, "junit", "document"),
-        ):
+        """Write the reports; return what was not written."""
+        messages = []
+        for option, path, module, name in self._reports():
             if path is None:
                 continue
             # imported only if requested: the import takes as long as a cached preflight
             render = getattr(import_module(f"enginewright_cli.preflight.{module}"), name)
+            if not (text := render(results)):
+                message = f"{option} {path}: not written, since a target would not serve the model"
+                messages.append(FileMessage(message))
+                continue
             try:
-                outfile.write(path, render(results))
+                outfile.write(path, text)
             except OSError as error:
                 message = f"{option} {path}: {error.strerror or error}"
-                failures.append(FileMessage(message, failed=True))
-        return failures
+                messages.append(FileMessage(message, failed=True))
+        return messages
+
+    def _reports(self) -> tuple[tuple[str, Path | None, str, str], ...]:
+        return (
+            ("--html", self.html, "html.page", "page"),
+            ("--junit", self.junit, "junit", "document"),
+            ("--manifest", self.manifest, "manifest", "join_manifests"),
+        )

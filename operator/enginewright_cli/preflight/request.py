@@ -32,6 +32,7 @@ class PreflightRequest:
     samples: Path | None = None
     calibration: Path | None = None
     sent: Path | None = None  # a request that each target answers
+    backends: tuple[str, ...] = ()  # that `--backend` leaves, like spec.backends
     # the steps in the recipe that are on this machine, by their name, which is also that of their claim
     steps: dict[str, Path] = field(default_factory=dict)
 
@@ -94,6 +95,9 @@ def request(
         samples=samples,
         calibration=calibration,
         sent=sent.resolve() if sent else None,
+        backends=tuple(dict.fromkeys(target.backend for target in chosen))
+        if model_options.backend
+        else (),
         steps=steps,
     )
 

@@ -5,6 +5,7 @@ hack/preflight-schema generates from this file. Within one version of the schema
 added.
 """
 
+from datetime import datetime
 from typing import Final, Literal, TypeAlias, get_args
 
 from enginewright_contract.base import Message
@@ -193,8 +194,6 @@ class Engine(Described):
     """Number of subgraphs that became engines."""
     ahead_of_time: bool = False
     """Whether it was built without a device of this kind, so that it could not be run or measured."""
-    workspace_bytes: int | None = None
-    """Workspace limit: device memory that the builder may use for a layer; absent: the builder's default."""
     peak_memory_bytes: int | None = None
     """Peak host memory of the build."""
     max_abs_error: float | None = None
@@ -282,8 +281,16 @@ class Result(Described):
     """Result for each target, by the target's name, in the order requested."""
     seconds: float = 0.0
     """Total duration, in seconds."""
+    checked_at: datetime | None = None
+    """When the check ended, in UTC; absent: it could not begin."""
+    manifest: str | None = None
+    """InferenceModel to apply, as YAML, with options of the findings filled in; absent: not all targets would serve it."""
     cached: bool = False
     """Whether this is the cached result of an earlier run with the same model, options and versions."""
+
+    def explains(self, target: str) -> bool:
+        """Return whether an error among the findings says why a target fails."""
+        return any(target in one.targets and one.severity == "error" for one in self.findings)
 
 
 class Results(Described):

@@ -66,8 +66,7 @@ def _findings(result: Result) -> list[RenderableType]:
         if target.scope
     ]
     for name, target in result.targets.items():
-        reported = any(name in one.targets and one.severity == "error" for one in result.findings)
-        if target.reason and not reported:
+        if target.reason and not result.explains(name):
             lines.append(Text(f"\n{name}: {visible(target.message)}", style=STYLES[target.verdict]))
         lines += [
             Text(f"\n{name}: changed: {visible(change.message)}", style="cyan")

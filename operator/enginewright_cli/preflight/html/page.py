@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from importlib import metadata
 from pathlib import PurePath
 from typing import Final
 
@@ -11,7 +12,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from enginewright_cli import formatting
 from enginewright_cli.preflight.html.charts import Tile, axis, error_share, treemap
 from enginewright_cli.preflight.placement import operator_of
-from enginewright_cli.preflight.result import PlacedNode, PlacedOperator, Placement, Result, worst
+from enginewright_cli.preflight.result import (
+    PlacedNode,
+    PlacedOperator,
+    Placement,
+    Result,
+    TargetResult,
+    worst,
+)
 
 _TITLE_LENGTH: Final = 300  # characters of a node's name
 _NAME_LENGTH: Final = 60
@@ -50,8 +58,16 @@ def environment() -> Environment:
         "percent": lambda part: f"{min(1.0, max(0.0, part)) * 100:.2f}%",
         "error_share": error_share,
         "p99": _p99,
+        "moment": _unless_absent("{:%Y-%m-%d %H:%M UTC}".format),
+        "worth_showing": _select_shown,
     }
-    jinja.globals |= {"axis": axis, "least_runs": LEAST_RUNS[99], "tiles": _tiles}
+    jinja.tests["whole"] = lambda target: target.nodes_accelerated == target.nodes_total
+    jinja.globals |= {
+        "axis": axis,
+        "least_runs": LEAST_RUNS[99],
+        "tiles": _tiles,
+        "version": metadata.version("enginewright"),
+    }
     return jinja
 
 
@@ -64,6 +80,15 @@ def _print_value(value: object) -> object:
 
 def _p99(latency: Latency | None) -> str | None:
     return formatting.duration(latency.p99) if latency and latency.shows_p99 else None
+
+
+def _select_shown(result: Result) -> dict[str, TargetResult]:
+    """Return the targets about which more is known than the table of targets and the findings say."""
+    return {
+        name: target
+        for name, target in result.targets.items()
+        if target.parity or not result.explains(name)
+    }
 
 
 def _opsets(versions: Mapping[str, int]) -> str:
