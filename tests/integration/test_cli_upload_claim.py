@@ -55,7 +55,7 @@ class Pod:
             async with aiohttp.ClientSession() as session:
                 sender = claim._Sender(session, configuration, "ns", "pod", TOKEN)
                 sender._path = ""
-                await sender.send(file, folder, overwrite=overwrite)
+                await sender.store(file, folder, overwrite=overwrite)
 
         asyncio.run(act())
 
@@ -112,7 +112,7 @@ def test_a_file_that_changes_on_the_way_is_not_believed(pod: Pod, tmp_path: Path
 def test_what_is_refused_leaves_nothing(
     pod: Pod, path: str, headers: dict[str, Any], status: int
 ) -> None:
-    request = Request(f"http://127.0.0.1:{pod.port}{path}", b"content", headers)
+    request = Request(f"http://127.0.0.1:{pod.port}{path}", bytes(5_000_000), headers)
     with pytest.raises(HTTPError) as refused:
         urlopen(request, timeout=10)
     assert refused.value.code == status

@@ -32,7 +32,7 @@ PORT: Final = 8080
 _ROOT: Final = "/claim"
 _POLL_SECONDS: Final = 1.0
 _LIFE_SECONDS: Final = 3600  # of a pod that was left behind
-_OK, _EXISTS, _FORBIDDEN = 200, 409, 403
+_OK, _FORBIDDEN = 200, 403
 
 Progress = Callable[[str], None]
 
@@ -64,8 +64,8 @@ def upload(
             async with aiohttp.ClientSession() as session:
                 sender = _Sender(session, await load_connection(context), where, name, token)
                 for file in files:
-                    await sender.send(file, folder, overwrite=overwrite)
-                    progress(f"{file.name}: {file.size:,} bytes, sha256 {file.sha256[:12]} matches")
+                    how = await sender.store(file, folder, overwrite=overwrite)
+                    progress(f"{file.name}: {how}, sha256 {file.sha256[:12]} matches")
         finally:
             await asyncio.shield(client.delete(PODS, where, name, uid=uid))
             progress(f"pod {name} is removed")
@@ -169,51 +169,52 @@ class _Sender:
         self._token = token
         self._tls = RESTClientObject(configuration).ssl_context
 
-    async def send(self, file: LocalFile, folder: str, *, overwrite: bool) -> None:
-        """Send a file, and compare the digest that the pod has read from the claim."""
-        configuration = self._configuration
+    async def store(self, file: LocalFile, folder: str, *, overwrite: bool) -> str:
+        """Have a file in the claim, and compare the digest that the pod has read there; return what was done."""
         place = "/".join(filter(None, (folder, file.name)))
+        before = "" if overwrite else await self._post(place, {"Look": "true"}, None)
+        if before == file.sha256:
+            return "is there already"
+        if before:
+            raise CommandError(
+                f"{place} exists with other content; name another path, or replace it with --overwrite:"
+                " a model that names it reports SourceChanged until it is refreshed"
+            )
+        if await self._post(place, {"Content-Length": str(file.size)}, file) != file.sha256:
+            raise CommandError(
+                f"{place}: the digest in the claim differs from the file's; run it again"
+            )
+        return f"{file.size:,} bytes"
+
+    async def _post(self, place: str, how: dict[str, str], file: LocalFile | None) -> str:
+        """Return the digest of what is in a place, or "", after a file, if any, was stored there."""
+        configuration = self._configuration
         authorization = await authorization_of(configuration)
         headers = {
             "Enginewright-Upload": self._token,
-            "Content-Length": str(file.size),
-            "Overwrite": "true" if overwrite else "false",
+            **how,
             **({"Authorization": authorization} if authorization else {}),
         }
         try:
             async with self._session.post(
                 f"{configuration.host}{self._path}/{quote(place)}",
-                data=_chunks(file),
+                data=_chunks(file) if file else None,
                 headers=headers,
                 ssl=self._tls,
                 proxy=configuration.proxy,
                 server_hostname=configuration.tls_server_name,
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=300),
             ) as response:
-                status, answer = response.status, await response.json(content_type=None)
+                status, document = response.status, await response.json(content_type=None)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise CommandError(
-                f"{file.name}: the transfer broke off: {error}; run it again"
-            ) from None
-        self._check(file, place, status, answer if isinstance(answer, dict) else {})
-
-    @staticmethod
-    def _check(file: LocalFile, place: str, status: int, answer: dict[str, Any]) -> None:
+            raise CommandError(f"{place}: the transfer broke off: {error}; run it again") from None
+        answer: dict[str, Any] = document if isinstance(document, dict) else {}
         why = answer.get("error") or answer.get("message") or f"status {status}"
         if status == _FORBIDDEN:
             raise CommandError(f"you may not upload: {why}; it needs the verb create on pods/proxy")
-        if status not in (_OK, _EXISTS):
+        if status != _OK:
             raise CommandError(f"{place} is not stored: {why}")
-        if answer.get("sha256") == file.sha256:
-            return
-        if status == _EXISTS:
-            raise CommandError(
-                f"{place} exists with other content; name another path, or replace it with --overwrite:"
-                " a model that names it reports SourceChanged until it is refreshed"
-            )
-        raise CommandError(
-            f"{place}: the digest in the claim differs from the file's; run it again"
-        )
+        return str(answer.get("sha256") or "")
 
 
 async def _chunks(file: LocalFile) -> AsyncIterator[bytes]:

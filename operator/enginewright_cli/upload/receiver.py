@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import sys
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
@@ -14,10 +15,11 @@ from urllib.parse import unquote
 ROOT = Path(os.environ["UPLOAD_ROOT"]).resolve()
 TOKEN = os.environ["UPLOAD_TOKEN"]
 CHUNK = 1 << 20
+QUIET_SECONDS = 1.0  # after which a request that is refused is taken to be sent
 
 
 class UploadHandler(BaseHTTPRequestHandler):
-    """Writes the body of POST /<path> to <path> in the claim, once it is complete."""
+    """Writes the body of POST /<path> to <path> in the claim, once it is complete; with `Look: true`, reads what is there."""
 
     protocol_version = "HTTP/1.1"
 
@@ -26,7 +28,7 @@ class UploadHandler(BaseHTTPRequestHandler):
         self.answer(200, {})
 
     def do_POST(self) -> None:
-        """Store one file, and answer with its digest."""
+        """Store one file, or look for it, and answer with its digest."""
         if self.headers.get("Enginewright-Upload") != TOKEN:
             self.refuse(403, "the token is not that of this pod")
             return
@@ -35,16 +37,15 @@ class UploadHandler(BaseHTTPRequestHandler):
             self.refuse(400, "the path leads out of the claim")
             return
         try:
-            self.store(path, int(self.headers["Content-Length"]))
+            if self.headers.get("Look") == "true":
+                self.answer(200, {"sha256": digest(path)} if path.exists() else {})
+            else:
+                self.store(path, int(self.headers["Content-Length"]))
         except OSError as error:
             self.refuse(507, error.strerror or str(error))
 
     def store(self, path: Path, size: int) -> None:
         """Write a file beside its place, then move it there."""
-        if path.exists() and self.headers.get("Overwrite") != "true":
-            self.close_connection = True
-            self.answer(409, {"sha256": digest(path)})
-            return
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{TOKEN[:8]}")
         try:
@@ -63,8 +64,12 @@ class UploadHandler(BaseHTTPRequestHandler):
         self.answer(200, {"sha256": digest(path)})
 
     def refuse(self, status: int, why: str) -> None:
-        """Answer why nothing was stored, without reading the rest of the request."""
+        """Answer why nothing was stored, once nothing is sent any more: proxies lose an answer that comes before."""
         self.close_connection = True
+        self.connection.settimeout(QUIET_SECONDS)
+        with suppress(OSError):
+            while self.rfile.read1(CHUNK):
+                pass
         self.answer(status, {"error": why})
 
     def answer(self, status: int, document: dict[str, str]) -> None:
