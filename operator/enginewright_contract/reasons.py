@@ -92,6 +92,11 @@ class Reason(StrEnum):
         Facets(Fault.SOURCE, Repeats.NO, placement=False, other_backend=False),
         "check spec.source.uri, the credentials in spec.source.secretRef and that pods of this namespace reach the source",
     )
+    SOURCE_REFUSED = Row(
+        "SourceRefused",  # pods could read there what their owners cannot
+        Facets(Fault.SPEC, Repeats.EVERYWHERE, placement=False, other_backend=False),
+        "name a source that is, and redirects, neither to link-local addresses and metadata services nor to networks that the administrator lists in the chart's sources.refusedNetworks",
+    )
     DIGEST_MISMATCH = Row(
         "DigestMismatch",
         Facets(Fault.SOURCE, Repeats.EVERYWHERE, placement=False, other_backend=False),

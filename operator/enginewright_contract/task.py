@@ -21,6 +21,8 @@ SHARED_RESULTS_VARIABLE: Final = "ENGINEWRIGHT_ANSWERS"  # folder of shared resu
 STORE_VARIABLE: Final = "ENGINEWRIGHT_STORE"  # address of the store's bucket; unset: a volume
 CACHE_VARIABLE: Final = "ENGINEWRIGHT_CACHE"  # HOST:PORT of the node's cache; unset: there is none
 IMAGES_VARIABLE: Final = "ENGINEWRIGHT_IMAGES"  # repository for OCI images of artefacts
+# networks, with commas, that sources may not be in, besides link-local ones and metadata services
+REFUSED_NETWORKS_VARIABLE: Final = "ENGINEWRIGHT_REFUSED_NETWORKS"
 WORK_PATH: Final = "/work"  # emptyDir shared by the stages of one pod
 STORE_PATH: Final = "/store"  # the store's volume
 STORE_CREDENTIALS_PATH: Final = "/store-credentials"  # of its bucket, one file per key

@@ -106,6 +106,18 @@ def test_the_api_server_takes_the_operators_pod(home: Namespace) -> None:
     home.kubectl("create", "--dry-run=server", "--filename", "-", stdin=json.dumps(pod))
 
 
+def test_the_api_server_takes_the_network_policies(home: Namespace, helm: Helm) -> None:
+    policies = helm(
+        *("template", "enginewright", str(CHART), *IMAGES, "--set=networkPolicies.enabled=true"),
+        *("--set=networkPolicies.metadata=true", "--set=store.bucket.uri=s3://models/all"),
+        "--show-only=templates/networkpolicies.yaml",
+    )
+    command = ("create", "--dry-run=server", "--validate=strict", "--filename", "-")
+    created = home.kubectl(*command, stdin=policies)
+    kinds = ("cache", "jobs", "operator", "pods")
+    assert all(f"enginewright-{kind} created" in created for kind in kinds)
+
+
 def test_the_operator_may_apply_only_its_own_claim_and_facts(home: Namespace) -> None:
     for body in (claim("enginewright-store"), config_map("enginewright-images")):
         assert "serverside-applied" in apply_as_operator(home, body)

@@ -39,6 +39,7 @@ FULL: Object = {
         "storageClass": "fast",
     },
     "fleet": {"limit": 7, "maxFailures": 1, "paused": True},
+    "sources": {"refusedNetworks": ["10.0.0.0/8"]},
     "logLevel": "debug",
     "resources": {"limits": {"memory": "1Gi"}},
     "podAnnotations": {"example.com/note": "yes"},
@@ -302,6 +303,47 @@ def test_service_and_probes_reach_the_port(objects: list[Object]) -> None:
     assert service["selector"].items() <= labels.items()
 
 
+def test_policies_admit_operator_clients_and_what_jobs_fetch() -> None:
+    clients = [{"podSelector": {"matchLabels": {"app": "shop"}}}]
+    values = {"networkPolicies": {"enabled": True, "namespaces": ["shop"], "clients": clients}}
+    assert of_kind(render(IMAGES), "NetworkPolicy") == []
+    objects = render({**IMAGES, **values})
+    policies = {
+        (
+            item["metadata"]["namespace"],
+            item["metadata"]["name"].removeprefix("enginewright-"),
+        ): item["spec"]
+        for item in of_kind(objects, "NetworkPolicy")
+    }
+    pairs = {(place, name) for place in ("shop", "home") for name in ("jobs", "pods")}
+    assert policies.keys() == {*pairs, ("home", "operator")}
+    operator = policies["home", "operator"]["podSelector"]["matchLabels"]
+    assert (
+        operator.items()
+        <= one(objects, "Deployment")["spec"]["template"]["metadata"]["labels"].items()
+    )
+    home = {"matchLabels": {"kubernetes.io/metadata.name": "home"}}
+    ours = {"namespaceSelector": home, "podSelector": {"matchLabels": operator}}
+    (progress,) = policies["shop", "jobs"]["ingress"]
+    requests, metrics = policies["shop", "pods"]["ingress"]
+    assert progress == {"ports": [{"protocol": "TCP", "port": 8081}], "from": [ours]}
+    assert [item["port"] for item in requests["ports"]] == [8080, 8001]
+    assert requests["from"][:-1] == clients
+    assert ours in metrics["from"]
+    for spec in policies.values():
+        assert spec["policyTypes"] == ["Ingress", "Egress"]
+        blocks = [
+            peer["ipBlock"]
+            for rule in spec["egress"]
+            for peer in rule.get("to", ())
+            if "ipBlock" in peer
+        ]
+        assert blocks
+        assert all(block["except"] for block in blocks)
+    with_identity = render({**IMAGES, "networkPolicies": {"enabled": True, "metadata": True}})
+    assert "'cidr': '169.254.0.0/16'" in str(of_kind(with_identity, "NetworkPolicy"))
+
+
 def environment(objects: list[Object]) -> dict[str, str]:
     (container,) = pod(objects)["containers"]
     return {item["name"]: item.get("value", "home") for item in container["env"]}
@@ -319,6 +361,7 @@ def test_the_operator_reads_the_settings_of_the_chart() -> None:
     assert (store.claim, store.size) == ("models", "1Ti")
     assert (store.access_mode, store.storage_class) == ("ReadWriteOnce", "fast")
     assert settings.config.fleet == FleetConfig(7, 1, paused=True)
+    assert settings.config.refused_networks == ("10.0.0.0/8",)
     assert settings.deployment == "enginewright"
     assert settings.namespaces == frozenset({"shop", "home"})
 

@@ -221,6 +221,8 @@ def test_lost_or_foreign_content_is_pushed_again(
     assert push(store, tmp_path, repository) == pushed
 
 
+# fault: Security | a registry names another server to upload to | the push fails, and no
+#   credentials are sent | prevented
 def test_credentials_are_sent_to_no_other_server(store: Store, tmp_path: Path) -> None:
     with ScriptedServer(lambda _: (404, {}, b"")) as other:
 

@@ -378,6 +378,8 @@ def test_a_role_that_may_not_be_taken_on(pod: Pod) -> None:
     assert wording in pod.fetch("s3").message
 
 
+# fault: Security | a model's source is an artefact of another namespace, which the store's identity
+#   may read | sources are read without that identity | prevented
 def test_the_identity_of_the_store_is_not_sent_to_sources(pod: Pod) -> None:
     """Its model could else read what other namespaces have in the store; a model's Secret is used."""
     pod.set({**POD_IDENTITY, "AWS_METADATA_ENDPOINT": "{plain}"})

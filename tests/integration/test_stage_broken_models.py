@@ -304,6 +304,8 @@ def test_a_model_without_an_end_is_left_to_golden(place: Workplace) -> None:
     assert measure_cpu() - before < 40
 
 
+# fault: Security | a model at which the loader hangs | its process ends, and the
+#   stage reports why | a limit of time
 def test_a_load_that_hangs_is_given_up(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validate, "_SECONDS", 0.001)
     outcome = validate_model(place, broken.relu())

@@ -296,6 +296,8 @@ def test_a_server_that_always_breaks_off_at_once_is_given_up(
     assert len(web.seen) == 4
 
 
+# fault: Security | a source redirects to another host, which wants its credentials | they are not
+#   sent there | prevented
 def test_a_redirect_is_followed_without_the_token(web: WebServer, command: Workplace) -> None:
     with WebServer() as other:
         other.routes["/real.onnx"] = serve(RELU)
@@ -328,6 +330,7 @@ def test_a_redirect_that_leads_nowhere(
     assert reported in outcome.message
 
 
+# fault: Security | a source redirects from https to http | SourceUnreachable says where to | at `fetch`
 def test_a_redirect_from_https_to_http(servers: SourceServers, place: Workplace) -> None:
     answer = (302, {"Location": "http://127.0.0.1:9/m.onnx?signature=s3cret"}, b"")
     with ScriptedServer(lambda _: answer, servers.folder / "tls.pem") as server:

@@ -166,6 +166,7 @@ def test_own_namespace_is_watched_with_the_named_ones() -> None:
         ("[]", "ENGINEWRIGHT_CONFIG cannot be used"),
         ({**DOCUMENT, "images": {}}, "images"),
         ({**DOCUMENT, "fleet": {"limit": 0}}, "fleet.limit"),
+        ({**DOCUMENT, "refusedNetworks": ["10.1.0.0/8"]}, "write a network such as 10.0.0.0/8"),
         ({**DOCUMENT, "images": {"cpu": ""}}, "images.cpu"),
         ({**DOCUMENT, "store": {}}, "store.claim"),
         ({**DOCUMENT, "imagePullPolicy": "Sometimes"}, "imagePullPolicy"),

@@ -12,6 +12,7 @@ from enginewright_contract.reasons import Reason
 from enginewright_contract.task import (
     ENGINE_STAGES,
     PREPARE_STAGES,
+    REFUSED_NETWORKS_VARIABLE,
     TASK_VARIABLE,
     PrepareTask,
 )
@@ -345,6 +346,19 @@ def test_a_source_is_not_read_with_the_identity_of_the_store(template: dict[str,
     lent = tasks(of_bucket(World(podTemplate=template), IDENTITY).settle().job())
     assert len(lent) == len(PREPARE_STAGES)
     assert all(task.anonymous_sources for task in lent)
+
+
+def test_only_fetch_is_told_which_networks_are_refused() -> None:
+    world = World()
+    world.config = replace(world.config, refused_networks=("10.0.0.0/8", "fc00::/7"))
+    told = {
+        name: item["value"]
+        for name, container in containers(world.settle().job()).items()
+        for item in container["env"]
+        if item["name"] == REFUSED_NETWORKS_VARIABLE
+    }
+    assert told == {"fetch": "10.0.0.0/8,fc00::/7"}
+    assert REFUSED_NETWORKS_VARIABLE not in str(World().settle().job())
 
 
 def test_a_source_is_read_with_the_pods_own_identity() -> None:

@@ -72,6 +72,8 @@ def zip_link(to: str) -> bytes:
     return packed.getvalue()
 
 
+# fault: Security | an archive with paths or links that lead outside, devices, or two files of one
+#   name | it is refused | at `fetch`
 @pytest.mark.parametrize(
     ("packed", "reported"),
     [
@@ -147,6 +149,8 @@ def test_modes_and_owners_are_our_own(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) & 0o7111 == 0
 
 
+# fault: Security | an archive that expands to gigabytes | it is refused where it exceeds the ratio |
+#   at `fetch`
 @pytest.mark.parametrize("pack", [zip_files, tar_files])
 def test_archive_bomb(
     pack: Callable[[dict[str, bytes]], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

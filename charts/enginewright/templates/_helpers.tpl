@@ -107,6 +107,7 @@ app.kubernetes.io/component: node-cache
   "imagePullSecrets" $secrets
   "store" $store
   "jobs" $jobs
+  "refusedNetworks" ((.Values.sources | default dict).refusedNetworks | default list)
   "fleet" .Values.fleet
   "openshift" .Values.openshift
   "proposeClasses" .Values.accelerators.propose

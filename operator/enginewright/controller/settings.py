@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_network
 from typing import Annotated, Final, Literal
 
 from enginewright_contract.oci_images import IMAGE_REPOSITORY, LONGEST_REPOSITORY
@@ -61,6 +62,13 @@ def _is_size(text: str) -> str:
     if too_small:
         raise ValueError("write a size such as 50Gi; empty: no limit")
     return text
+
+
+def _is_network(text: str) -> str:
+    try:
+        return str(ip_network(text))
+    except ValueError as error:
+        raise ValueError(f"{error}: write a network such as 10.0.0.0/8") from None
 
 
 class BadSettings(Exception):  # noqa: N818 - read as a sentence where it is raised
@@ -184,6 +192,8 @@ class SettingsDocument(_Document):
     """Pods name no user and no groups, so that OpenShift assigns them."""
     jobs: JobSettings = JobSettings()
     """Where all Jobs run: labels, annotations, nodeSelector, tolerations, affinity, runtimeClassName, priorityClassName; how many at the same time: limit, namespaceLimit; and meshInjection. A model's spec.build.podTemplate adds to it and wins."""
+    refused_networks: tuple[Annotated[str, AfterValidator(_is_network)], ...] = ()
+    """Networks that sources may not be in, such as 10.0.0.0/8, see docs/security.md; link-local ones and metadata services are always refused."""
     fleet: FleetSettings = FleetSettings()
     """How models move to new runtime images, see docs/fleet.md."""
     propose_classes: bool = True
@@ -241,6 +251,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettin
             propose_classes=read.propose_classes,
             product_labels=read.product_labels,
             fleet=FleetConfig(**read.fleet.model_dump()),
+            refused_networks=read.refused_networks,
         ),
         log_level=read.log_level,
         http_port=read.http_port,

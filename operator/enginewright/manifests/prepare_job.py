@@ -11,6 +11,7 @@ from typing import Any, Final
 from enginewright_contract.schemes import SCHEMES
 from enginewright_contract.task import (
     PREPARE_STAGES,
+    REFUSED_NETWORKS_VARIABLE,
     WORK_PATH,
     PrepareTask,
 )
@@ -65,6 +66,7 @@ class PrepareJob:
     record_hash: str = ""  # by which the result is found again; empty: it is not
     images: ImageRepository | None = None  # for OCI images of prepared models
     account: str | None = None  # service account whose identity `fetch` may use for object stores
+    refused_networks: tuple[str, ...] = ()  # that sources may not be in
 
 
 def prepare_job(model: InferenceModel, spec: PrepareJob) -> dict[str, Any]:
@@ -77,6 +79,8 @@ def prepare_job(model: InferenceModel, spec: PrepareJob) -> dict[str, Any]:
     ]
     pushing = images.mounts() if images else []
     address = images.env() if images else ()
+    networks = ",".join(spec.refused_networks)
+    refused = ({"name": REFUSED_NETWORKS_VARIABLE, "value": networks},) if networks else ()
     anonymous = True if spec.store.lends_account(spec.account) else None
     task = spec.task.model_copy(update={"anonymous_sources": anonymous}).to_json()
     stages = [
@@ -92,7 +96,11 @@ def prepare_job(model: InferenceModel, spec: PrepareJob) -> dict[str, Any]:
                 *(pushing if stage in _WITH_IMAGE else ()),
             ],
             resources=spec.resources or PREPARATION_RESOURCES,
-            env=(*spec.store.env(), *(address if stage in _WITH_IMAGE else ())),
+            env=(
+                *spec.store.env(),
+                *(refused if stage == "fetch" else ()),
+                *(address if stage in _WITH_IMAGE else ()),
+            ),
         )
         for stage in PREPARE_STAGES
     ]

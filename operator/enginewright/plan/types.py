@@ -112,6 +112,7 @@ class Config:
     jobs: JobTemplate = DEFAULT_JOB_TEMPLATE  # where all Jobs run, unless a model overrides it
     fleet: FleetConfig = FleetConfig()
     job_limits: JobLimits = JobLimits()
+    refused_networks: tuple[str, ...] = ()  # that sources may not be in
 
 
 @dataclass(frozen=True)

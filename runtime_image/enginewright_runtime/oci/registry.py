@@ -32,7 +32,10 @@ class RegistryWriter(Web):
         host, _, name = repository.partition("/")
         at = endpoint(secret, host, name)
         super().__init__(
-            secret, Login(login(secret, host), name, plain=at.plain, actions="pull,push"), _REMEDY
+            secret,
+            Login(login(secret, host), name, plain=at.plain, actions="pull,push"),
+            _REMEDY,
+            peers=None,
         )
         self._url = at.url
         self._repository = repository

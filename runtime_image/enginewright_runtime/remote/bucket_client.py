@@ -8,7 +8,9 @@ from obstore.exceptions import BaseError
 
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.remote.buckets import Bucket
+from enginewright_runtime.remote.forwarder import Forwarder
 from enginewright_runtime.remote.object_errors import StoreError, store_error
+from enginewright_runtime.remote.peers import Peers, RefusedPeerError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -36,11 +38,13 @@ class RequestFailed(Exception):  # noqa: N818 - callers decide whether it is an 
 
 
 class BucketClient:
-    """Sends requests to one bucket, with `retries` of each request that the store may get twice."""
+    """Sends requests to one bucket, with `retries` of each request that the store may get twice; with `peers`, only to them."""
 
-    def __init__(self, bucket: Bucket, retries: int = 0) -> None:
+    def __init__(self, bucket: Bucket, retries: int = 0, peers: Peers | None = None) -> None:
         self._bucket = bucket
         self._retries = retries
+        self._peers = peers
+        self._forwarder: Forwarder | None = None  # once there is a request
         self._store: Store | None = None  # kept, since it holds connections and tokens
         self.shown: Final = bucket.shown
 
@@ -51,14 +55,21 @@ class BucketClient:
     ) -> _T:
         """Await one request; repeat it in the bucket's region or anonymously if that may help.
 
-        Raises RequestFailed, whose message states the bytes `received` so far.
+        Raises RequestFailed, whose message states the bytes `received` so far, and StageFailure, SourceRefused.
         """
+        if self._peers and self._forwarder is None:
+            self._forwarder = Forwarder(self._peers)
+        forwarder = self._forwarder
         for _ in range(3):  # as configured, in another region, anonymously
             try:
-                self._store = self._store or self._bucket.open(self._retries)
+                proxy = forwarder.url if forwarder else None
+                self._store = self._store or self._bucket.open(self._retries, proxy)
                 return await action(self._store)
             except (BaseError, OSError, ValueError) as error:
-                meaning = store_error(error, self._bucket.name, format_bytes(received()))
+                cause = forwarder.take_failure() if forwarder else None
+                if self._peers and isinstance(cause, RefusedPeerError) and self._peers.refusal:
+                    raise self._peers.refusal from None
+                meaning = store_error(error, self._bucket.name, format_bytes(received()), cause)
                 if not await self._reopen(meaning):
                     raise RequestFailed(meaning) from None
             except BaseException as error:

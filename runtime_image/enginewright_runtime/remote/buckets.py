@@ -53,8 +53,8 @@ class Bucket:
         """Return the same bucket in another region of S3."""
         return replace(self, settings={**self.settings, "region": region})
 
-    def open(self, retries: int = 0) -> "Store":
-        """Return the store, without connecting to it; raises obstore's exceptions for invalid settings."""
+    def open(self, retries: int = 0, proxy: str | None = None) -> "Store":
+        """Return the store, reached by a `proxy`, without connecting to it; raises obstore's exceptions for invalid settings."""
         endpoint = str(self.settings.get("endpoint") or self.settings.get("base_url") or "")
         client: ClientConfig = {
             "allow_http": endpoint.startswith("http://"),
@@ -63,6 +63,8 @@ class Bucket:
             "timeout": "30days",  # of a complete download: read_timeout ends stalls
             "user_agent": "enginewright",
         }
+        if proxy:
+            client["proxy_url"] = proxy
         if self.authority:
             client["root_certificate"] = self.authority
         retry: RetryConfig = {"max_retries": retries, "retry_timeout": timedelta(minutes=2)}

@@ -5,6 +5,7 @@ Only codes are extracted: documents repeat the signed request with its session t
 """
 
 import re
+import socket
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,9 +60,11 @@ class StoreError:
     region: str | None = None  # with kind region, if the store reports it
 
 
-def store_error(error: Exception, bucket: str, received: str) -> StoreError:
-    """Classify an exception of obstore, after an amount `received` from a bucket."""
-    text = str(error)
+def store_error(
+    error: Exception, bucket: str, received: str, connecting: OSError | None = None
+) -> StoreError:
+    """Classify an exception of obstore, after an amount `received` from a bucket; `connecting` to it may have failed."""
+    text = f"{error} {_name_cause(connecting)}"
     written = _WRITTEN.search(text)
     of_identity = any(mark in text for mark in _IDENTITY) or (
         written is not None and bucket not in written.group(1)
@@ -77,9 +80,24 @@ def store_error(error: Exception, bucket: str, received: str) -> StoreError:
         return StoreError("the bucket is in another region", "region", name)
     if _GONE in text:
         return StoreError("there is no such file", "missing")
-    if status is None:
+    if status is None or connecting:
         return _without_answer(text, received, of_identity=of_identity)
     return _classify_answer(int(status.group(1)), code, of_identity=of_identity)
+
+
+def _name_cause(connecting: OSError | None) -> str:
+    """Return the words of obstore for a failure to connect."""
+    match connecting:
+        case None:
+            return ""
+        case socket.gaierror():
+            return "dns error"
+        case ConnectionRefusedError():
+            return "ConnectionRefused"
+        case TimeoutError():
+            return "TimedOut"
+        case _:
+            return "kind: Connect"
 
 
 def _classify_answer(status: int, code: str, *, of_identity: bool) -> StoreError:

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.remote.failures import unreachable
+from enginewright_runtime.remote.peers import Peers
 from enginewright_runtime.sources.base import Entry
 from enginewright_runtime.sources.web import Constant, Web, show_url
 from enginewright_runtime.sources.web_source import Located, WebSource
@@ -27,7 +28,9 @@ class HttpSource(WebSource):
         self._url = url
         self._name = unquote(PurePosixPath(urlsplit(url).path).name) or "index"
         remedy = f"check the credentials in secretRef (keys {HTTPS.keys})"
-        super().__init__(Web(secret, Constant(basic_or_bearer(secret)), remedy), show_url(url))
+        super().__init__(
+            Web(secret, Constant(basic_or_bearer(secret)), remedy, Peers()), show_url(url)
+        )
 
     @override
     def find(self) -> str | None:

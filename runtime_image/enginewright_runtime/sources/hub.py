@@ -20,6 +20,7 @@ from typing_extensions import override
 from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.remote.failures import unreachable
+from enginewright_runtime.remote.peers import Peers
 from enginewright_runtime.sources.base import MOST_FILES, Entry, Missing, join_path, parent_of
 from enginewright_runtime.sources.quota import DiskQuota
 from enginewright_runtime.sources.web import Constant, Web, show_url
@@ -56,7 +57,7 @@ class HubSource(WebSource):
         if urlsplit(endpoint).scheme not in {"http", "https"}:
             raise unreachable(f"{_ENDPOINT_KEY} is no URL", "write https://HOST")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        super().__init__(Web(secret, Constant(headers), _REMEDY), uri)
+        super().__init__(Web(secret, Constant(headers), _REMEDY, Peers()), uri)
         self._repository = parts["repo"]
         self._kind = parts["kind"] or "models"
         self._endpoint = endpoint.rstrip("/")

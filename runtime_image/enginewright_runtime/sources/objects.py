@@ -14,6 +14,7 @@ from enginewright_runtime.remote.buckets import bucket
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.remote.failures import unreachable
 from enginewright_runtime.remote.object_errors import StoreError
+from enginewright_runtime.remote.peers import Peers
 from enginewright_runtime.remote.retry import Unavailable, with_retries
 from enginewright_runtime.sources.base import (
     MOST_FILES,
@@ -41,7 +42,7 @@ class ObjectSource(ModelSource):
 
     def __init__(self, uri: str, secret: Secret, *, anonymous: bool = False) -> None:
         self._bucket = bucket(uri, secret, anonymous=anonymous)
-        self._client = BucketClient(self._bucket)
+        self._client = BucketClient(self._bucket, peers=Peers())
         self._folder = self._bucket.path  # prefix that paths are relative to, once found
         self._validator: str | None = None  # of the object at the address, once found
         self.shown = self._bucket.shown

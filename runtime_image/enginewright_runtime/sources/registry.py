@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.remote.failures import unreachable
+from enginewright_runtime.remote.peers import Peers
 from enginewright_runtime.sources.base import Entry, Missing, unsafe
 from enginewright_runtime.sources.registry_login import Login, endpoint, login
 from enginewright_runtime.sources.web import Web
@@ -53,7 +54,9 @@ class RegistrySource(WebSource):
         at = endpoint(secret, host, repository)
         self._base = at.url
         account = login(secret, host)
-        super().__init__(Web(secret, Login(account, repository, plain=at.plain), _REMEDY), uri)
+        super().__init__(
+            Web(secret, Login(account, repository, plain=at.plain), _REMEDY, Peers()), uri
+        )
         self._layers: dict[str, Located] = {}
         self._digest: str | None = None
 

@@ -20,6 +20,7 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.remote.credentials import AUTHORITY, Secret
 from enginewright_runtime.remote.failures import unreachable
+from enginewright_runtime.remote.peers import Peers
 from enginewright_runtime.remote.retry import PASSING_STATUSES, Unavailable, with_retries
 from enginewright_runtime.sources.base import Missing
 from enginewright_runtime.sources.quota import DiskQuota
@@ -90,10 +91,16 @@ class WebResponse:
 
 
 class Web:
-    """A client of one kind of server, which trusts the Secret's `ca.crt`; `remedy` is for responses that deny access."""
+    """A client of one kind of server, which trusts the Secret's `ca.crt`; `remedy` is for responses that deny access.
 
-    def __init__(self, secret: Secret, authorization: Authorization, remedy: str) -> None:
+    It connects only to `peers`, or to all if there are none: an address of the administrator is trusted.
+    """
+
+    def __init__(
+        self, secret: Secret, authorization: Authorization, remedy: str, peers: Peers | None
+    ) -> None:
         self._trust = secret.trust()
+        self._peers = peers
         self._authorization = authorization
         self._remedy = remedy
 
@@ -170,7 +177,8 @@ class Web:
         )
         # compressed downloads cannot be resumed, and models hardly compress
         headers = {"Accept-Encoding": "identity", "User-Agent": "enginewright"}
-        connector = aiohttp.TCPConnector(ssl=self._trust)
+        open_socket = self._peers.open_socket if self._peers else None
+        connector = aiohttp.TCPConnector(ssl=self._trust, socket_factory=open_socket)
         async with aiohttp.ClientSession(
             timeout=timeout,
             headers=headers,
@@ -188,6 +196,9 @@ class Web:
             try:
                 yield session
             except (aiohttp.ClientError, TimeoutError) as error:
+                refusal = self._peers.refusal if self._peers else None
+                if refusal and isinstance(error, aiohttp.ClientConnectorError):
+                    raise refusal from None
                 raise _failure_of(url, error, moved()) from error
 
     @asynccontextmanager

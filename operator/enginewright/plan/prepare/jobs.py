@@ -161,5 +161,6 @@ def job_manifest(facts: Facts, target: Target, name: str, shared: str) -> dict[s
             record_hash=record_hash(facts.model, facts.config, target),
             images=facts.config.store.images,
             account=spec.pod_template.service_account_name,
+            refused_networks=facts.config.refused_networks,
         ),
     )
