@@ -51,7 +51,7 @@ class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
     def __init__(self, peers: Peers) -> None:
-        super().__init__(("127.0.0.1", 0), _Connection)
+        super().__init__(("127.0.0.1", 0), _Relay)
         self.peers = peers
         self.failure: OSError | None = None
         threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
@@ -61,7 +61,7 @@ class _Server(socketserver.ThreadingTCPServer):
         self.server_close()
 
 
-class _Connection(socketserver.BaseRequestHandler):
+class _Relay(socketserver.BaseRequestHandler):
     """One request, or one tunnel."""
 
     @override
