@@ -205,6 +205,10 @@ def test_the_source_is_never_written_to(place: Path) -> None:
     for out, given in ((source, source), (source, place), (place / "link.onnx", source)):
         with pytest.raises(OptionError, match=r"is the source model, which is never changed"):
             fix.check(out, str(given))
+    bundle = source.rename(place / "model.pb")
+    for given in ("model.pb", "other.onnx"):
+        with pytest.raises(OptionError, match=r"give (another file|it another name)"):
+            Outputs(html=place / given).check([str(bundle)])
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from pydantic import Field, ValidationError
 
 from enginewright_cli import formatting
 from enginewright_cli.preflight.options import OptionError
-from enginewright_cli.preflight.outfile import check_folder, replace
+from enginewright_cli.preflight.outfile import check_place, replace
 from enginewright_cli.preflight.result import Described, Parity, Result
 
 _SUFFIX: Final = ".onnx"
@@ -83,11 +83,7 @@ def check(out: Path, source: str) -> None:
     """Verify, before a long run, that the model may be written there. Raises OptionError."""
     if out.suffix != _SUFFIX:
         raise OptionError(f"--fix {out}: give a file that ends in {_SUFFIX}")
-    check_folder("--fix", out)
-    if _is_source(out, source):
-        raise OptionError(
-            f"--fix {out} is the source model, which is never changed; give another file"
-        )
+    check_place("--fix", out, (source,))
     log, folder = _log(out), _folder(out)
     earlier = _earlier(out)
     if earlier is None:
@@ -250,13 +246,6 @@ def _earlier(out: Path) -> ChangeLog | None:
     except (OSError, ValidationError, IndexError):
         return None
     return log if unchanged else None
-
-
-def _is_source(out: Path, source: str) -> bool:
-    path = Path(source)
-    if "://" in source or not out.exists():
-        return False
-    return any(item.samefile(out) for item in (path, path / out.name) if item.exists())
 
 
 def _log(out: Path) -> Path:

@@ -1,7 +1,7 @@
 """Atomic writes: a file is written under a temporary name, then renamed."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -9,8 +9,8 @@ from typing import BinaryIO
 from enginewright_cli.preflight.options import OptionError
 
 
-def check_folder(option: str, path: Path) -> None:
-    """Verify, before a long run, that a file can be written there. Raises OptionError."""
+def check_place(option: str, path: Path, sources: Sequence[str]) -> None:
+    """Verify, before a long run, that a file can be written there, and is none of the models. Raises OptionError."""
     folder = path.parent
     if not folder.is_dir():
         raise OptionError(f"{option} {path}: folder {folder} does not exist; create it first")
@@ -18,6 +18,17 @@ def check_folder(option: str, path: Path) -> None:
         raise OptionError(f"{option} {path} is a folder; give a file")
     if not os.access(folder, os.W_OK) and not _is_device(path):
         raise OptionError(f"{option} {path}: folder {folder} is not writable; choose another one")
+    if any(_is_source(path, source) for source in sources):
+        raise OptionError(
+            f"{option} {path} is the source model, which is never changed; give another file"
+        )
+
+
+def _is_source(out: Path, source: str) -> bool:
+    path = Path(source)
+    if "://" in source or not out.exists():
+        return False
+    return any(item.samefile(out) for item in (path, path / out.name) if item.exists())
 
 
 @contextmanager

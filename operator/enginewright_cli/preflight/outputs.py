@@ -30,8 +30,11 @@ class Outputs:
     def check(self, sources: Sequence[str]) -> None:
         """Verify that all of them can be written. Raises OptionError."""
         for option, path, _, _ in self._reports():
-            if path is not None:
-                outfile.check_folder(option, path)
+            if path is None:
+                continue
+            if path.suffix == ".onnx":  # as where the option's value was left out
+                raise OptionError(f"{option} {path}: this would be a report; give it another name")
+            outfile.check_place(option, path, sources)
         if self.fix is not None:
             if len(sources) != 1:
                 raise OptionError(f"--fix {self.fix} writes one model: give exactly one")
