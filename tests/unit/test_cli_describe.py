@@ -71,8 +71,9 @@ def test_external_data_that_is_missing_is_named(tmp_path: Path) -> None:
     ("content", "wording"),
     [
         (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
-        (b"", "the file is empty"),
-        (b"\x80\x02PK", "not an ONNX model"),
+        (b"", "empty"),
+        (b"PK\x03\x04", "a PyTorch checkpoint: export"),
+        (b"\x0a\xff", "truncated"),
         (None, "no such file"),
     ],
 )

@@ -15,7 +15,6 @@ from enginewright_cli.reporting import CommandError
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-_POINTER: Final = b"version https://git-lfs"
 _CONTROL: Final = ("If", "Loop", "Scan", "SequenceMap")
 _RANDOM: Final = (
     "RandomNormal",
@@ -42,12 +41,12 @@ def read(path: Path) -> Description:
         if not path.is_file():
             raise CommandError(f"{path} is not a file: name the .onnx file in it")
         if graph is None:
-            raise CommandError(f"{path}: {_why_no_model(content)}")
+            raise CommandError(f"{path}: {_why_no_model(path)}")
         model = graphs.parse(path)
     except OSError as error:
         raise CommandError(f"{path} cannot be read: {error.strerror or error}") from None
     if not model.ir_version or not model.HasField("graph"):
-        raise CommandError(f"{path}: {_why_no_model(content)}")
+        raise CommandError(f"{path}: {_why_no_model(path)}")
     counts = Counter(map(operator, graphs.walk_nodes(model)))
     weights = {kind.dtype: kind.size_bytes for kind in graph.weight_types}
     return Description(
@@ -69,12 +68,13 @@ def read(path: Path) -> Description:
     )
 
 
-def _why_no_model(content: bytes) -> str:
-    if content.startswith(_POINTER):
-        return "a pointer of Git LFS, not the model: run `git lfs pull`"
-    if not content:
-        return "the file is empty"
-    return "not an ONNX model, truncated, or larger than protobuf's 2 GiB: export it again"
+def _why_no_model(path: Path) -> str:
+    from enginewright_runtime.prepare.fetch.sniff import sniff  # noqa: PLC0415 - loaded lazily
+
+    unfit = sniff(path)
+    if unfit is None:
+        return "not an ONNX model, truncated, or larger than protobuf's 2 GiB: export it again"
+    return f"not an ONNX model but {unfit.kind}: {unfit.remedy or 'export the model to ONNX'}"
 
 
 def _external(model: "ModelProto", folder: Path) -> Iterator[ExternalFile]:
