@@ -80,3 +80,22 @@ def test_addresses_that_are_none(model: Path, address: str, wording: str) -> Non
 def test_a_model_without_its_weights_is_not_uploaded(model: Path) -> None:
     (model.parent / "weights/w 1.bin").unlink()
     assert "weights/w 1.bin is missing" in upload(model, "s3://models/m.onnx", code=2)
+
+
+@pytest.mark.parametrize(
+    ("address", "wording"),
+    [
+        ("oci://127.0.0.1:9/team/mine:v1", "`docker login`"),
+        ("s3://models/net.onnx", "that this machine reaches the bucket"),
+    ],
+)
+def test_a_remedy_is_one_of_this_machine(
+    model: Path, monkeypatch: pytest.MonkeyPatch, address: str, wording: str
+) -> None:
+    no_waiting(monkeypatch)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    shown = " ".join(upload(model, address, code=2).split())
+    assert wording in shown
+    for foreign in ("spec.source.uri", "pods", "volume"):
+        assert foreign not in shown

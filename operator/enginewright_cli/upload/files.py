@@ -7,11 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from enginewright_contract.reasons import Reason
+from enginewright_contract.report import render
 from enginewright_contract.schemes import BUCKETS, OCI, PVC, scheme_of
 
 from enginewright_cli.reporting import CommandError
 
 CHUNK: Final = 1 << 20
+_CHART: Final = "store.images."  # begins settings of the chart, for pushes of the operator
+_ADVICE: Final = {  # instead of what the owner of a pod may do
+    Reason.SOURCE_UNREACHABLE: (
+        "check the address, that this machine reaches the registry, and that ~/.docker/config.json has an"
+        " account that may push there: `docker login`, without a credential helper"
+    ),
+    Reason.STORE_UNAVAILABLE: "check the address, and that this machine reaches the bucket",
+}
 
 
 @dataclass(frozen=True)
@@ -97,6 +107,9 @@ def failures() -> Iterator[None]:
     try:
         yield
     except StageFailure as failure:
-        raise CommandError(failure.message) from None
+        found = failure.finding
+        own = found.remedy is not None and _CHART not in found.remedy
+        advice = found.advice if own else _ADVICE.get(found.reason, found.advice)
+        raise CommandError(render(found.cause, advice)) from None
     except OSError as error:
         raise CommandError(str(error)) from None
