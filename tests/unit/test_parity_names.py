@@ -15,6 +15,7 @@ from enginewright_runtime.proof.parity.part_sums import WHOLE
 from enginewright_runtime.proof.parity.parts import read_parts, write_parts
 from enginewright_runtime.proof.parity.parts_builder import PartsBuilder
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS, Tolerances
+from enginewright_runtime.proof.parity.values import dtype_of
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -33,7 +34,7 @@ def compare(
 ) -> ParityVerdict:
     tolerances = Tolerances(precision)
     samples = {name: {NAME: array} for name, array in arrays.items()}
-    types = {NAME: next(iter(arrays.values())).dtype.name}
+    types = {NAME: dtype_of(next(iter(arrays.values())), None)}
     scales = scales_of(samples, types)
     builder = PartsBuilder({NAME: axes}, types, tolerances, scales)
     for array in arrays.values():
@@ -68,6 +69,17 @@ def test_mask_whose_object_vanishes_fails(dtype: Any) -> None:
     )
 
 
+def test_labels_as_strings_that_are_all_the_most_frequent_one_fail() -> None:
+    # fault: 3% of the labels are others, and 5% of the elements may differ
+    labels = {
+        name: np.where(mask[0].ravel(), "cat", "background").astype(object)
+        for name, mask in make_masks().items()
+    }
+    verdict = compare(labels, lambda array: np.full_like(array, "background"), keep)
+    assert "differs as a whole, over all samples: 360 of 12288 values" in str(verdict.description)
+    assert compare(labels, lambda array: array.astype(str), keep).outputs[0].unjudged == ()
+
+
 def test_mask_whose_edges_differ_agrees_and_is_judged() -> None:
     def shift(array: Array) -> Array:
         array[array[:, :, ::-1].cumsum(2)[:, :, ::-1] == 1] = 0  # the last pixel of each row
@@ -91,10 +103,19 @@ def test_edges_that_rounding_changes_as_well_are_unjudged() -> None:
     assert not compare(make_masks(), erode, keep).agrees
 
 
-def test_integers_that_never_move_are_unjudged_as_a_whole() -> None:
-    # fault: a mask that is background in all samples is taken for right
-    still = {name: np.zeros_like(mask) for name, mask in make_masks().items()}
-    verdict = compare(still, keep, keep, (WHOLE, 1, 2))
+TOKENS = np.arange(64).reshape(1, 64) % 7
+
+
+@pytest.mark.parametrize(
+    "still",
+    [np.zeros((1, SIDE, SIDE), np.int64), TOKENS, TOKENS.astype(str), np.array(["cat"], object)],
+    ids=["background", "tokens", "words", "label"],
+)
+def test_names_that_never_move_are_unjudged_as_a_whole(still: Array) -> None:
+    # fault: a mask that is background in all samples, tokens of several kinds that are the same in all, or a label
+    # as a string is taken for right
+    axes = (WHOLE, 1, 2)[: still.ndim]
+    verdict = compare({f"s{index}": still for index in range(3)}, keep, keep, axes)
     assert verdict.agrees
     (unjudged,) = verdict.outputs[0].unjudged
     assert unjudged.axis == WHOLE
@@ -121,7 +142,7 @@ def test_axes_of_integers_are_those_with_enough_values() -> None:
     assert select((1, 500)) == (WHOLE,), "a name or two of a position say nothing"
     assert select((1, 2000, 40)) == (WHOLE, 2)
     assert select((1, 80, 16), np.bool_) == (WHOLE, 1, 2)
-    assert select((1, 80), np.object_) is None
+    assert select((1, 80, 16), np.object_) == (WHOLE, 1, 2)
 
 
 def make_detections() -> dict[str, Array]:

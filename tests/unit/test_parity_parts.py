@@ -388,19 +388,6 @@ def test_naming_axes_are_those_of_one_size_that_no_input_decides(
     assert find_axes(spec, shapes, frozenset({"batch", "sequence"})) == axes
 
 
-def test_only_numbers_have_parts() -> None:
-    inputs = (TensorSpec(name="x", dtype="float32", shape=("n", 3)),)
-    outputs = (
-        TensorSpec(name="labels", dtype="string", shape=("n", 5)),
-        TensorSpec(name=NAME, dtype="float32", shape=("n", 5)),
-    )
-    expected: dict[str, dict[str, Array]] = {
-        "a": {"labels": np.full((2, 5), "x", object), NAME: np.zeros((2, 5), np.float32)}
-    }
-    feeds = {"x": np.zeros((2, 3), np.float32)}
-    assert select_axes(inputs, outputs, feeds, expected) == {NAME: (WHOLE, 1)}
-
-
 @pytest.mark.parametrize(
     ("image", "output", "axes"),
     [

@@ -16,7 +16,6 @@ _LEAST_SIDE = 8  # of a map: smaller ones may be matrices, which have names
 _LARGEST_STRIDE = 32  # of usual networks
 _MOST_PARTS = 300_000  # longer axes hold positions, such as those of sound
 _LEAST_NAMES = 32  # in each part of integers: fewer say nothing that the whole does not
-_NO_NUMBERS = frozenset({"string", "other"})
 
 
 def select_axes(
@@ -25,7 +24,7 @@ def select_axes(
     feeds: Mapping[str, Array],
     expected: Mapping[str, Arrays],
 ) -> dict[str, tuple[int, ...]]:
-    """Return `WHOLE` and the naming axes of every output of floats, integers or booleans; `feeds` are the inputs of the first sample, `expected` the golden outputs by sample.
+    """Return `WHOLE` and the naming axes of every output of numbers, booleans or strings; `feeds` are the inputs of the first sample, `expected` the golden outputs by sample.
 
     Axes that are named as an input's, that have different sizes in the samples, or that follow height and
     width of an image hold positions, and those of size 1 nothing. All others count as naming.
@@ -42,7 +41,7 @@ def select_axes(
     for spec in outputs:
         arrays = [sample[spec.name] for sample in expected.values() if spec.name in sample]
         kinds = {kind_of(array, spec.dtype) for array in arrays}
-        if len(arrays) == len(expected) and not kinds & _NO_NUMBERS:
+        if len(arrays) == len(expected) and "other" not in kinds:
             # an output may name another axis like an input's: it holds positions if it has the size too
             shared = zip(spec.shape, arrays[0].shape, strict=False) if arrays else ()
             symbols = frozenset(

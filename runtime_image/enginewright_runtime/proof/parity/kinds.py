@@ -1,7 +1,7 @@
 """Counts the values of parts that hold names, such as the classes of detections. Pure.
 
-A name is right or wrong, whatever its number is: class 3 instead of 4 is no small error. Integers and
-booleans are names, and so are floats of a part that holds nothing but small whole numbers.
+A name is right or wrong, whatever its number is: class 3 instead of 4 is no small error. Integers, booleans
+and strings are names, and so are floats of a part that holds nothing but small whole numbers.
 """
 
 from typing import Final

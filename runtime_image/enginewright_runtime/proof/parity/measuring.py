@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 
 from enginewright_runtime.proof.parity.fills import NUMERICALLY_ZERO, Fill, find_fill
 from enginewright_runtime.proof.parity.tolerances import Tolerance
-from enginewright_runtime.proof.parity.values import Array, dtype_of, kind_of, pieces, wide
+from enginewright_runtime.proof.parity.values import (
+    Array,
+    dtype_of,
+    kind_of,
+    pieces,
+    text_of,
+    wide,
+)
 
 _PIECE: Final = 1 << 18  # elements that are converted at a time
 _SIGNIFICANT: Final = 0.01  # of the largest: relative errors of smaller values are rounding
@@ -90,19 +97,11 @@ def measure(
 
 
 def _unequal_strings(want: Array, have: Array) -> int:
-    """Count unequal strings without NumPy's string arrays, whose elements all have the largest size.
-
-    A trailing NUL is ignored, since .npz files do not store it.
-    """
+    """Count unequal strings without NumPy's string arrays, whose elements all have the largest size."""
     return sum(
-        _text(first) != _text(second)
+        text_of(first) != text_of(second)
         for first, second in zip(want.reshape(-1), have.reshape(-1), strict=True)
     )
-
-
-def _text(element: object) -> str:
-    text = element.decode(errors="backslashreplace") if isinstance(element, bytes) else str(element)
-    return text.rstrip("\0")
 
 
 def form_fault(

@@ -55,6 +55,34 @@ class _Deviations:
             self.squares += other.squares + np.square(gaps) * (before * other.count / self.count)
 
 
+class NameChanges:
+    """Counts the names that differ from those at the same place in the sample before, of the same size.
+
+    Tokens or a map that are the same in every sample are no movement, however many kinds they hold.
+    """
+
+    def __init__(self, *, rows: bool) -> None:
+        """Begin without samples; `rows` as of `Movement`."""
+        self._rows = rows
+        self._latest: dict[Shape, Array] = {}  # [1, …]
+        self._changed = self._count = 0
+
+    def add(self, values: Array) -> None:
+        """Add a sample's array."""
+        arrays = values if self._rows and values.ndim else values[None]
+        if not arrays.size:
+            return
+        before = self._latest.get(arrays.shape[1:], arrays[:0])
+        arrays = np.concatenate((before, arrays))
+        self._changed += int(np.count_nonzero(arrays[1:] != arrays[:-1]))
+        self._count += arrays[1:].size
+        self._latest[arrays.shape[1:]] = arrays[-1:]
+
+    def measure(self) -> float:
+        """Return the root of their share, as of `AxisSums.measure_moving`; infinite if no two samples have one size."""
+        return math.sqrt(self._changed / self._count) if self._count else math.inf
+
+
 class Movement:
     """Sums the deviations of each element over the samples of its shape.
 

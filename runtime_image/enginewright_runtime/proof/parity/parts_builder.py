@@ -9,7 +9,7 @@ import numpy as np
 from enginewright_runtime.proof.parity.axis_sums import AxisSums
 from enginewright_runtime.proof.parity.input_sizes import InputSizes
 from enginewright_runtime.proof.parity.measuring import Figures, measure
-from enginewright_runtime.proof.parity.movement import Movement
+from enginewright_runtime.proof.parity.movement import Movement, NameChanges
 from enginewright_runtime.proof.parity.own_scales import RowErrors, find_median
 from enginewright_runtime.proof.parity.part_sums import (
     WHOLE,
@@ -55,6 +55,7 @@ class PartsBuilder:
         self._allowed: dict[str, Tolerance] = {}
         self._figures: dict[str, list[Figures] | None] = {}  # or None if rounding is not known
         self._movements: dict[str, Movement | None] = {}  # of floats
+        self._changes: dict[str, NameChanges] = {}  # of others
         # by which rounding is off, by the own scales of the rows of each sample
         self._shares: dict[str, list[float]] = {}
         self._sums: dict[str, list[AxisSums]] = {}
@@ -86,6 +87,8 @@ class PartsBuilder:
                 ]
             if (movement := self._movements[output]) is not None:
                 movement.add(want, dtype, sizes)
+            else:
+                self._changes.setdefault(output, NameChanges(rows=0 not in axes)).add(want)
             for item in self._sums[output]:
                 item.add(want, have, dtype)
             if floats:
@@ -118,7 +121,9 @@ class PartsBuilder:
         return AxisParts(
             axis=sums.axis,
             magnitude=np.where(names, 1.0, values.rms),
-            spread=np.where(names, sums.measure_moving(), self._find_spread(output, sums)),
+            spread=np.where(
+                names, self._find_moving(output, sums), self._find_spread(output, sums)
+            ),
             error=np.where(names, sums.measure_others(), sums.measure_rounding()),
             count=np.where(names, values.count, sums.count_effective()),
             names=names,
@@ -126,6 +131,13 @@ class PartsBuilder:
             own_share=find_median(self._shares.get(output, ())) if sums.axis == WHOLE else np.inf,
             figures=None if sums.axis != WHOLE or figures is None else RoundingFigures.of(figures),
         )
+
+    def _find_moving(self, output: str, sums: AxisSums) -> Floats:
+        """Return the spread of names, of the whole no more than what changes within positions."""
+        moving = sums.measure_moving()
+        if sums.axis == WHOLE and output in self._changes:
+            moving = np.minimum(moving, self._changes[output].measure())
+        return moving
 
     def _find_spread(self, output: str, sums: AxisSums) -> Floats:
         """Return the standard deviation of the parts, but no more than a multiple of what they deviate by within positions.

@@ -4,6 +4,7 @@ NumPy has neither bfloat16 nor float8: depending on the source of the array they
 uint8), void elements (from an .npz file), or types of ml_dtypes.
 """
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any, Final, Literal
 
@@ -16,6 +17,7 @@ _RAW: Final = "uV"  # kinds of arrays that may hold the bits of another type
 _NARROW: Final = ("bfloat16", "float8", "float4", "float6")
 _INTEGERS: Final = "iu"
 _PIECE: Final = 1 << 18  # elements that are converted at a time
+_HASH_BYTES: Final = 6  # what float64 holds exactly
 
 
 def kind_of(array: Array, dtype: str | None) -> Kind:
@@ -39,7 +41,9 @@ def dtype_of(array: Array, dtype: str | None) -> str:
 
 
 def wide(array: Array, dtype: str) -> NDArray[np.float64]:
-    """Return numbers as float64; `dtype` is as `dtype_of` returns it."""
+    """Return numbers as float64, and for strings numbers that are equal if they are; `dtype` is as `dtype_of` returns it."""
+    if dtype == "string":
+        return np.array([_hash(item) for item in array.reshape(-1)], float).reshape(array.shape)
     if dtype == "bfloat16" and array.dtype.itemsize == 2 and array.dtype.name != dtype:
         bits = array.view(np.uint16).astype(np.uint32) << 16
         return bits.view(np.float32).astype(np.float64)
@@ -53,6 +57,17 @@ def pieces(array: Array, dtype: str) -> Iterator[NDArray[np.float64]]:
     flat = array.reshape(-1)
     for start in range(0, flat.size, _PIECE):
         yield wide(flat[start : start + _PIECE], dtype)
+
+
+def text_of(element: object) -> str:
+    """Return an element of an array of strings; trailing NULs are ignored, since .npz files do not store them."""
+    text = element.decode(errors="backslashreplace") if isinstance(element, bytes) else str(element)
+    return text.rstrip("\0")
+
+
+def _hash(element: object) -> int:
+    encoded = text_of(element).encode(errors="surrogatepass")
+    return int.from_bytes(hashlib.blake2b(encoded, digest_size=_HASH_BYTES).digest())
 
 
 def _is_narrow(dtype: str | None) -> bool:
