@@ -32,6 +32,8 @@ EX_TEMPFAIL: Final = 75
 KOPF_GRACE: Final = 0.3  # seconds
 _NOT_FOUND: Final = 404
 
+_logger: Final = logging.getLogger(__name__)
+
 
 def main() -> None:
     """Run until SIGTERM or SIGINT; exit 78 with one sentence if the settings are invalid."""
@@ -42,6 +44,9 @@ def main() -> None:
     except (BadSettings, ConnectionNotConfigured) as error:
         print(f"enginewright-operator: {error}", file=sys.stderr)
         sys.exit(EX_CONFIG)
+    except (APIError, WatchingError, ClientError, TimeoutError) as error:
+        _logger.error("kopf ended, exiting to start again: %s", _describe(error))  # noqa: TRY400 - kopf's frames say nothing
+        sys.exit(EX_TEMPFAIL)
 
 
 async def _run(settings: OperatorSettings) -> None:
@@ -67,7 +72,7 @@ async def _run(settings: OperatorSettings) -> None:
 
 def _on_lost(why: str) -> None:
     """Exit at once: no pending request may reach the API server after another replica has become leader."""
-    logging.getLogger(__name__).error("lost leadership, exiting: %s", why)
+    _logger.error("lost leadership, exiting: %s", why)
     logging.shutdown()
     os._exit(EX_TEMPFAIL)
 
@@ -75,11 +80,16 @@ def _on_lost(why: str) -> None:
 async def _watch(
     app: OperatorApplication, stop: asyncio.Event, stopping: asyncio.Task[bool]
 ) -> None:
-    """Run kopf until `stop`, or until it fails.
+    """Run kopf once this process leads, until `stop` or until it fails: at its start it asks for what the cluster serves.
 
     At its end kopf waits 5 s for every task that was started after it: also for an open scrape of our
     metrics, so the HTTP server is closed first, and for its own tasks if they were still listing.
     """
+    leading = asyncio.create_task(app.informer.wanted.wait())
+    await asyncio.wait((leading, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not leading.done():
+        leading.cancel()
+        return
     unwatch = asyncio.Event()
     earlier = asyncio.all_tasks()
     registry, settings = kopf.OperatorRegistry(), _settings(app.informer)
@@ -112,8 +122,7 @@ async def _watch(
 
 
 async def _follow_all(informer: Informer, settings: kopf.OperatorSettings) -> None:
-    """List and watch everything once that is wanted: one kind after the other, as each listing takes memory."""
-    await informer.wanted.wait()
+    """List and watch everything: one kind after the other, as each listing takes memory."""
     async with asyncio.TaskGroup() as group:
         for place in informer.places:
             group.create_task(_follow(informer, settings, place))
@@ -136,10 +145,13 @@ async def _follow(informer: Informer, settings: kopf.OperatorSettings, place: Wa
                     informer.on_event(kind, cast("Any", event["object"]), deleted=is_deleted)
         except (APIError, WatchingError, ClientError, TimeoutError) as error:
             is_missing = isinstance(error, APIError) and error.status == _NOT_FOUND
-            message = error.message if isinstance(error, APIError) else None
-            why = message or str(error) or type(error).__name__
-            wait = informer.on_failed(place, why, is_missing=is_missing)
+            wait = informer.on_failed(place, _describe(error), is_missing=is_missing)
             await asyncio.sleep(wait)
+
+
+def _describe(error: Exception) -> str:
+    message = error.message if isinstance(error, APIError) else None
+    return message or str(error) or type(error).__name__
 
 
 def _on_signals(stop: asyncio.Event) -> None:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.apiserver.world import GOOD, MODEL, PUBLISHED, World, accelerator_class, model
+from tests.apiserver.world import MODEL, World, accelerator_class, model
 from tests.e2e.harness import REPOSITORY, Namespace, eventually, run
 from tests.support import simulated_cluster as played
 from tests.support.operator_process import OperatorProcess
@@ -137,47 +136,6 @@ def follower_through(world: World, tunnel: Cutter) -> OperatorProcess:
     direct = world.user.kubeconfig.read_text()
     through.write_text(re.sub(r"127\.0\.0\.1:\d+", url, direct))
     return OperatorProcess(through, world.system.name, world.folder)
-
-
-def silence_watch_of_models(world: World, tunnel: Cutter) -> None:
-    """Let one watch hang: that by which an event of this size comes."""
-    before = dict(tunnel.answered)
-    size = 50_000
-    world.user.kubectl("annotate", "im", MODEL, f"example.com/size={'x' * size}")
-
-    def watch() -> Any:
-        grown = {key: now - before.get(key, 0) for key, now in tunnel.answered.items()}
-        return next((key for key, grew in grown.items() if grew > size), None)
-
-    tunnel.silence(eventually(watch, 10, "the event", interval=0.1))
-
-
-# event: Operator | another replica leads, one of whose watches hangs without an error | all pods;
-#   nothing that the leader before it did is undone | the current state
-def test_a_new_leader_does_not_act_on_what_a_hanging_watch_showed(world: World) -> None:
-    with world.operator() as leader:
-        world.bring_up(leader)
-        with (
-            Cutter(api_server_url(world)) as tunnel,
-            follower_through(world, tunnel) as follower,
-        ):
-            follower.wait_standby()
-            silence_watch_of_models(world, tunnel)
-            second = model(uri="https://example.com/second.onnx")
-            second["spec"]["rollout"] = {"canary": {"replicas": 0}}
-            world.user.apply(second)
-            other = {"ok": True, "published": PUBLISHED | {"key": "ef" * 32}}
-            world.prepare(GOOD | {"publish": other}, 2)
-            world.user.wait_condition(MODEL, "Ready", "False", "RollingOut", 20)
-            played.roll_out(world.user, f"{MODEL}-cpu")
-            world.user.wait_condition(MODEL, "Ready", "True", "Serving", 20)
-            leader.wait_quiet()
-            versions = world.versions()
-            leader.terminate()
-            eventually(partial(has_leader, follower), 30, "the hand-over", interval=0.05)
-            follower.wait_passes(1, 60)
-            follower.wait_quiet()
-            assert world.versions() == versions
 
 
 # event: Operator | an object is deleted while a watch is broken | all pods | the current state,

@@ -24,6 +24,17 @@ if TYPE_CHECKING:
     import subprocess
 
 
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def test_the_page_shows_what_describe_prints(models: Path) -> None:
+    page = (REPOSITORY / "docs/serve.md").read_text()
+    shown = page.partition("$ enginewright describe model.onnx\n")[2].partition("$ ")[0]
+    path = next(path for path in models.rglob("*.onnx") if "standard_v3_3" in str(path))
+    printed = run_program([*COMMAND, "describe", str(path)]).stdout.replace(str(path), "model.onnx")
+    assert printed == shown
+
+
 def read(url: str) -> bytes:
     with urllib.request.urlopen(url, timeout=10) as answer:
         return bytes(answer.read())

@@ -32,8 +32,6 @@ class Cutter:
         self._listener = socket.create_server(("127.0.0.1", port))
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._open: list[socket.socket] = []
-        self._silent: set[socket.socket] = set()
-        self.answered: dict[socket.socket, int] = {}  # bytes by connection
         self.cuts = 0
         self.requests: list[str] = []  # method and path of every request
 
@@ -71,10 +69,6 @@ class Cutter:
         self._to = (parts.hostname or "", parts.port or 80)
         self._path = parts.path
 
-    def silence(self, connection: socket.socket) -> None:
-        """Let no answer through any more, without an error to either side."""
-        self._silent.add(connection)
-
     def _accept(self) -> None:
         while True:
             try:
@@ -101,9 +95,7 @@ class Cutter:
                     sent += len(chunk)
                     if sent > self._after and self._cut():
                         break
-                    self.answered[client] = sent
-                    if client not in self._silent:
-                        client.sendall(chunk)
+                    client.sendall(chunk)
             for end in (client, server):
                 with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
