@@ -206,9 +206,9 @@ def test_the_source_is_never_written_to(place: Path) -> None:
         with pytest.raises(OptionError, match=r"is the source model, which is never changed"):
             fix.check(out, str(given))
     bundle = source.rename(place / "model.pb")
-    for given in ("model.pb", "other.onnx"):
+    for name in ("model.pb", "other.onnx"):
         with pytest.raises(OptionError, match=r"give (another file|it another name)"):
-            Outputs(html=place / given).check([str(bundle)])
+            Outputs(html=place / name).check([str(bundle)])
 
 
 @pytest.mark.parametrize(

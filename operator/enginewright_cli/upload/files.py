@@ -107,9 +107,9 @@ def failures() -> Iterator[None]:
     try:
         yield
     except StageFailure as failure:
-        found = failure.finding
-        own = found.remedy is not None and _CHART not in found.remedy
-        advice = found.advice if own else _ADVICE.get(found.reason, found.advice)
-        raise CommandError(render(found.cause, advice)) from None
+        finding = failure.finding
+        own = finding.remedy is not None and _CHART not in finding.remedy
+        advice = finding.advice if own else _ADVICE.get(finding.reason, finding.advice)
+        raise CommandError(render(finding.cause, advice)) from None
     except OSError as error:
         raise CommandError(str(error)) from None
