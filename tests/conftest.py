@@ -1,5 +1,8 @@
 """Layers: tests are marked by folder, limited by layer, and run cheapest layer first."""
 
+import logging
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -35,6 +38,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LIMITS[layer].seconds))
     items.sort(key=lambda item: order.index(layer_of(item.nodeid)))
+
+
+@pytest.fixture(autouse=True)
+def logging_of_its_own() -> Iterator[None]:
+    """Take back what a program's main function sets up: its stream is closed with the test, and each line would fail."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    yield
+    for handler in list(root.handlers):
+        if handler not in before and type(handler) is logging.StreamHandler:
+            root.removeHandler(handler)
+    root.setLevel(level)
 
 
 def _shares(item: pytest.Item) -> bool:
