@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import sys
-from contextlib import suppress
 from typing import Any, Final, cast
 
 import kopf
@@ -31,8 +30,13 @@ EX_CONFIG: Final = 78  # sysexits.h
 EX_TEMPFAIL: Final = 75
 KOPF_GRACE: Final = 0.3  # seconds
 _NOT_FOUND: Final = 404
+_FAILURES: Final = (APIError, WatchingError, ClientError, TimeoutError)  # of kopf's requests
 
 _logger: Final = logging.getLogger(__name__)
+
+
+class _KopfEndedError(Exception):
+    """kopf's own tasks have failed; the message says why."""
 
 
 def main() -> None:
@@ -44,8 +48,8 @@ def main() -> None:
     except (BadSettings, ConnectionNotConfigured) as error:
         print(f"enginewright-operator: {error}", file=sys.stderr)
         sys.exit(EX_CONFIG)
-    except (APIError, WatchingError, ClientError, TimeoutError) as error:
-        _logger.error("kopf ended, exiting to start again: %s", _describe(error))  # noqa: TRY400 - kopf's frames say nothing
+    except _KopfEndedError as error:
+        _logger.error("kopf ended, exiting to start again: %s", error)  # noqa: TRY400 - kopf's frames say nothing
         sys.exit(EX_TEMPFAIL)
 
 
@@ -117,8 +121,12 @@ async def _watch(
     unwatch.set()
     await asyncio.wait((watching,), timeout=KOPF_GRACE)
     watching.cancel()
-    with suppress(asyncio.CancelledError):
+    try:
         await watching
+    except asyncio.CancelledError:
+        pass
+    except _FAILURES as error:
+        raise _KopfEndedError(_describe(error)) from None
 
 
 async def _follow_all(informer: Informer, settings: kopf.OperatorSettings) -> None:
@@ -143,7 +151,7 @@ async def _follow(informer: Informer, settings: kopf.OperatorSettings, place: Wa
                 elif event["type"] != "BOOKMARK":
                     is_deleted = event["type"] == "DELETED"
                     informer.on_event(kind, cast("Any", event["object"]), deleted=is_deleted)
-        except (APIError, WatchingError, ClientError, TimeoutError) as error:
+        except _FAILURES as error:
             is_missing = isinstance(error, APIError) and error.status == _NOT_FOUND
             wait = informer.on_failed(place, _describe(error), is_missing=is_missing)
             await asyncio.sleep(wait)

@@ -416,13 +416,14 @@ class VerdictPoller:
             pod.marked_until = until
 
     async def _annotate(self, view: PodView, annotations: Mapping[str, str]) -> bool:
-        kept = {TIMES_ANNOTATION: view.annotations.get(TIMES_ANNOTATION)}
+        times = view.annotations.get(TIMES_ANNOTATION)
+        kept = {TIMES_ANNOTATION: times} if times else {}
         metadata = {
             "namespace": view.namespace,
             "name": view.name,
             "uid": view.uid,
             # server-side apply removes what it does not name
-            "annotations": {key: text for key, text in kept.items() if text} | dict(annotations),
+            "annotations": {**kept, **annotations},
         }
         try:
             await self._write({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
