@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from enginewright_runtime.proof.parity import movement as movement_module
 from enginewright_runtime.proof.parity.comparison import Comparison, ParityVerdict, scales_of
 from enginewright_runtime.proof.parity.movement import Movement
 from enginewright_runtime.proof.parity.part_sums import WHOLE
@@ -253,6 +254,44 @@ def test_movement_is_the_deviation_of_each_element_in_samples_of_its_shape(
         total += np.square(alone.astype(np.float64) - 100).reshape(3, -1).sum(1)
         count += 70_000
     np.testing.assert_allclose(movement.measure(axis, means), np.sqrt(total / count), rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 1_500_000), (1, 1_500_007, 3), (3, 1500, 1000)])
+def test_movement_of_a_large_output_is_that_of_every_nth_element(shape: tuple[int, ...]) -> None:
+    # fault: of outputs of more than 16 million elements nothing is known, and boxes that stand still agree
+    axis = shape.index(3)
+    random = np.random.default_rng(0)
+    scale = np.array([1.0, 20.0, 0.0]).reshape([3 if at == axis else 1 for at in range(3)])
+    grid = random.normal(0, 500, shape)
+    movement = Movement(rows=False)
+    for _ in range(3):
+        movement.add((grid + scale * random.normal(0, 1, shape[1:])).astype(np.float32), "float32")
+    expected = np.sqrt(2 / 3) * scale.reshape(-1)  # of three samples
+    np.testing.assert_allclose(movement.measure(axis, np.zeros(3)), expected, rtol=5e-3, atol=1e-3)
+    assert movement.measure(WHOLE, np.zeros(1)) == pytest.approx(
+        [np.sqrt(np.square(expected).mean())], rel=5e-3
+    )
+
+
+@pytest.mark.parametrize("change", [drop_offsets, swap_sides])
+def test_boxes_of_a_large_output_that_are_wrong_beside_their_anchors_fail(
+    change: Change, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(movement_module, "_MOST_OF_ONE", 300)
+    assert not compare(make_boxes(), change, lambda _, array: array + np.float32(0.5)).agrees
+    verdict = compare(make_boxes(), add_noise(0.01), add_noise(0.01))
+    assert verdict.agrees
+    assert verdict.outputs[0].unjudged == ()
+
+
+def test_movement_of_many_large_sizes_is_that_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(movement_module, "_MOST", 500)
+    movement = Movement(rows=False)
+    for width in (100, 100, 300, 300, 400, 400):
+        movement.add(np.random.default_rng(width).normal(0, 1, (2, width)), "float64")
+        movement.add(np.random.default_rng(0).normal(0, 1, (2, width)), "float64")
+    assert not movement.is_alone()
+    assert (movement.measure(0, np.zeros(2)) > 0.3).all()
 
 
 def test_class_that_only_samples_of_other_sizes_show_is_judged_by_them() -> None:

@@ -12,10 +12,11 @@ from typing import Final
 import numpy as np
 
 from enginewright_runtime.proof.parity.fills import Fill, find_fill
-from enginewright_runtime.proof.parity.part_sums import WHOLE, Floats, ValueSums
+from enginewright_runtime.proof.parity.part_sums import WHOLE, Floats, ValueSums, count_parts
 from enginewright_runtime.proof.parity.values import Array, wide
 
-_MOST: Final = 1 << 24  # elements, as 8 bytes are kept of each
+_MOST: Final = 1 << 24  # elements of all sizes, as 8 bytes are kept of each
+_MOST_OF_ONE: Final = 1 << 22  # of one size: of larger outputs every nth element is kept
 _PIECE: Final = 1 << 18  # elements that are converted at a time
 _SMALL: Final = 1e-4  # of a variance: a grid of less is not what it consists of
 
@@ -26,19 +27,24 @@ Sizes = tuple[Shape, ...]  # of the inputs of a sample
 class _Deviations:
     """Sums of arrays of one shape, by Chan's method."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape: Shape) -> None:
         self.count = 0
-        self.means, self.squares = np.zeros((2, *shape), np.float32)
+        self._shape = shape
+        self._step = _choose_step(shape)
+        self.means, self.squares = np.zeros(
+            (2, len(range(0, math.prod(shape), self._step))), np.float32
+        )
 
     def add(self, arrays: Array, dtype: str, fill: Fill) -> None:
         """Add arrays, [number of them, elements]."""
         more = len(arrays)
         before, self.count = self.count, self.count + more
-        means, squares = self.means.reshape(-1), self.squares.reshape(-1)
+        means, squares = self.means, self.squares
+        chosen = arrays[:, :: self._step]
         width = max(1, _PIECE // more)
-        for start in range(0, arrays.shape[1], width):
+        for start in range(0, chosen.shape[1], width):
             piece = slice(start, start + width)
-            numbers = fill.hide(wide(arrays[:, piece], dtype))
+            numbers = fill.hide(wide(chosen[:, piece], dtype))
             with np.errstate(invalid="ignore", over="ignore"):  # what is not finite stays so
                 mean = numbers.mean(0)
                 gaps = mean - means[piece]
@@ -53,6 +59,26 @@ class _Deviations:
             gaps = other.means - self.means
             self.means += gaps * (other.count / self.count)
             self.squares += other.squares + np.square(gaps) * (before * other.count / self.count)
+
+    def sum_parts(self, values: Array, axis: int) -> ValueSums:
+        """Return the sums of means or squares along an axis."""
+        sums = ValueSums(count_parts(self._shape, axis))
+        if self._step == 1:
+            sums.add(values.reshape(self._shape), axis, "float32")
+        else:
+            after = 1 if axis == WHOLE else math.prod(self._shape[axis + 1 :])
+            chosen = np.arange(0, math.prod(self._shape), self._step)
+            sums.add_at(values, chosen // after % sums.size)
+        return sums
+
+
+def _choose_step(shape: Shape) -> int:
+    """Return of how many elements one is kept: a number without a divisor of any axis, so that each index has its share."""
+    elements = math.prod(shape)
+    step = -(-elements // _MOST_OF_ONE)
+    while math.gcd(step, elements) > 1:
+        step += 1
+    return step
 
 
 class NameChanges:
@@ -104,11 +130,11 @@ class Movement:
         shape = arrays.shape[1:]
         size = (tuple(item[1:] if self._rows else item for item in inputs), shape)
         if size not in self._by_size:
-            self._elements += math.prod(shape)
-            if self._elements > _MOST:
-                self._by_size.clear()
-                return
-            self._by_size[size] = _Deviations(shape)
+            deviations = _Deviations(shape)
+            if self._elements + deviations.means.size > _MOST:
+                return  # the sizes before it say what moves
+            self._elements += deviations.means.size
+            self._by_size[size] = deviations
         rows = arrays.reshape(len(arrays), -1)
         self._by_size[size].add(rows, dtype, find_fill(values, dtype))
 
@@ -136,21 +162,15 @@ class Movement:
         if all(item.count == 1 for item in deviations):
             return np.zeros(len(means))
         place = axis - 1 if self._rows and axis != WHOLE else axis
-
-        def add_up(values: Array) -> ValueSums:
-            sums = ValueSums(len(means))
-            sums.add(values, place, "float32")
-            return sums
-
         total, count, lone_total, lone_count, moving, grid, places = np.zeros((7, len(means)))
         for item in deviations:
-            centres = add_up(item.means)
+            centres = item.sum_parts(item.means, place)
             if item.count == 1:
                 gaps = np.square(centres.deviation) + np.square(centres.mean - means)
                 lone_total += centres.count * gaps
                 lone_count += centres.count
                 continue
-            squares = add_up(item.squares)
+            squares = item.sum_parts(item.squares, place)
             total += squares.count * squares.mean
             count += squares.count * item.count
             variance = squares.mean / (item.count - 1)

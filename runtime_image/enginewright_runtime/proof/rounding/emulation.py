@@ -35,6 +35,7 @@ from enginewright_runtime.graph.scoped.scopes import Names, Node, Scope, Value, 
 from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
 from enginewright_runtime.proof.rounding.formulas import INT8_LARGEST, Formula, Numbers
 from enginewright_runtime.proof.rounding.half_rules import HALVES, Judge
+from enginewright_runtime.proof.rounding.moved_values import MOVING
 from enginewright_runtime.session.operator_signatures import OperatorSignatures, element_types
 
 Change = Callable[[Formula, str], str]  # adds nodes to a formula, and returns their result
@@ -68,16 +69,6 @@ _PRODUCTS: Final[Mapping[str, int]] = {
 _LAYERS: Final = frozenset({"Conv", "MatMul", "Gemm"})  # that are quantized
 _QUANTIZERS: Final = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 _QUANTIZING: Final = _QUANTIZERS | {"DequantizeLinear", "MatMulNBits"}
-# Operators whose results are elements of their inputs, at most with another sign: they round nothing.
-_SELECTING: Final = frozenset(
-    {
-        *("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile"),
-        *("Slice", "Split", "Gather", "GatherElements", "GatherND", "Compress", "Concat", "Pad"),
-        *("DepthToSpace", "SpaceToDepth", "ReverseSequence", "Trilu", "Where"),
-        *("Relu", "Clip", "Max", "Min", "ReduceMax", "ReduceMin", "TopK", "Neg", "Abs"),
-        *("MaxPool", "GlobalMaxPool"),
-    }
-)
 
 
 def emulate_rounding(
@@ -229,14 +220,14 @@ class _Emulation:
             if node.scope.find(name) not in self._rounded:
                 self._read(node, index, self._half, self._round)
         for index, name in results:
-            if proto.op_type not in _SELECTING:
+            if proto.op_type not in MOVING:
                 self._change_result(node, index, self._round)
             self._rounded.add(node.scope.values[name])
 
     def _round_halves(self, node: Node) -> None:
         """Round what a node computes in FP16 or BF16, or casts to it."""
         proto = node.proto
-        if proto.op_type in _SELECTING or proto.op_type == "Constant":
+        if proto.op_type in MOVING or proto.op_type == "Constant":
             return
         kinds = {half.kind: half for half in HALVES.values()}
         for index, name in enumerate(proto.output):

@@ -12,6 +12,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.constants import Constants
+from enginewright_runtime.proof.rounding.moved_values import find_moved
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Half:
     largest: float
     # operators that runtimes lack in this format
     refused: Mapping[str, str] = field(default_factory=dict)
-    # operators whose small results it makes zeros: that matters where they are the model's
+    # operators whose small results it makes zeros: that matters where they are the model's, moved or not
     emptied: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -107,7 +108,11 @@ class Judge:
     def __init__(self, half: Half, largest: Mapping[str, float], model: ModelProto) -> None:
         """Take the largest values observed, by name, and the model."""
         self._half = half
-        self._results = frozenset(graphs.outputs_named(model.graph))
+        self._emptied = {
+            name: reason
+            for operator, reason in half.emptied.items()
+            for name in find_moved(model.graph, {operator})
+        }
         opset = graphs.default_opset(model) or 1
         self._lacking = {
             operator: f"GPUs compute it in {half.name} only from opset {since} on"
@@ -132,7 +137,7 @@ class Judge:
             _UNSAFE.get(node.op_type)
             or self._half.refused.get(node.op_type)
             or self._lacking.get(node.op_type)
-            or (main and self._results & {*node.output} and self._half.emptied.get(node.op_type))
+            or next(filter(None, map(self._emptied.get, node.output)), None)
         )
         reads_wide = bool(self._wide & {*node.input})
         if node.op_type in _WIDENING or (node.op_type in _PASSING and reads_wide):
