@@ -88,6 +88,10 @@ class Formula:
             lambda inside: self._cast(self._cast(inside, TensorProto.FLOAT16), TensorProto.FLOAT),
         )
 
+    def round_unit(self, value: str, bits: int) -> str:
+        """Round to multiples of the unit that values just below 1 have with significant bits."""
+        return self._to_multiples(value, 2.0**-bits)
+
     def nudge(self, value: str, bits: int) -> str:
         """Round to significant bits from a place up to half a unit beside, up or down by name: what has them stays."""
         sign = 1 if crc32(self._about.encode()) & 1 else -1
