@@ -1,5 +1,6 @@
 """The chart as Helm renders it: least rights, restricted pods, settings that the operator reads."""
 
+import functools
 import itertools
 import json
 import operator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from driver import build
 from enginewright.controller.settings import load_settings
 from enginewright.manifests.artifact_images import ImageRepository
 from enginewright.manifests.placement import WITHOUT_MESH
@@ -19,6 +21,7 @@ from enginewright_contract import images as contract_images
 from enginewright_contract.node_cache import CACHE_PORT
 
 from tests.support.programs import run_program
+from tests.support.yaml_text import load_documents
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "charts/enginewright"
@@ -76,16 +79,20 @@ VARIANTS = {
 def helm(
     values: Object, release: str = "enginewright", *, install: bool = False
 ) -> subprocess.CompletedProcess[str]:
+    return _helm(json.dumps(values), release, install=install)
+
+
+@functools.cache  # many tests render the same values
+def _helm(values: str, release: str, *, install: bool) -> subprocess.CompletedProcess[str]:
     action = ["install", "--dry-run=client"] if install else ["template"]
-    command = [f"{REPOSITORY}/hack/cluster/cluster", "helm", *action, release, str(CHART)]
-    options = ["--namespace", "home", "--values", "-"]
-    return run_program([*command, *options], input=json.dumps(values), code=None)
+    command: list[str | Path] = [build.binaries() / "kube", "helm", *action, release, CHART]
+    return run_program([*command, "--namespace", "home", "--values", "-"], input=values, code=None)
 
 
 def render(values: Object, release: str = "enginewright") -> list[Object]:
     done = helm(values, release)
     assert done.returncode == 0, done.stderr
-    return [item for item in yaml.safe_load_all(done.stdout) if item]
+    return load_documents(done.stdout)
 
 
 def notes(values: Object) -> str:

@@ -25,7 +25,7 @@ class Limits(NamedTuple):
 
 LIMITS: Final = {
     "unit": Limits(120, 4, 360),
-    "integration": Limits(300, 20, 2000),
+    "integration": Limits(300, 20, 1800),
     "apiserver": Limits(400, 60, 420),
     "cluster": Limits(600, 60, 240),
     "e2e": Limits(900, 60, 600),

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.e2e.harness import REPOSITORY, Namespace, eventually, run
 from tests.support.operator_start import ForkedOperator
 from tests.support.ports import free_port
+from tests.support.yaml_text import load_documents
 
 CPU_IMAGE = "example.com/enginewright/cpu:1"
 STORE = "enginewright-store"
@@ -40,8 +41,8 @@ def chart_kubeconfig(system: Namespace, folder: Path, *values: str) -> Path:
     needed = ("images.operator=o:1", "images.runtime.cpu=c:1")
     sets = [f"--set={value}" for value in (*needed, *values)]
     kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-    rendered = yaml.safe_load_all(run([program, *template, *sets]))
-    objects = [item for item in rendered if item and item["kind"] in kinds]
+    rendered = load_documents(run([program, *template, *sets]))
+    objects = [item for item in rendered if item["kind"] in kinds]
     for object_ in objects:
         Namespace(object_["metadata"].get("namespace", "default"), system.kubeconfig).put(object_)
     _wait_granted(system, objects)

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from enginewright.api.crds import definitions, structural
+
+from tests.support.yaml_text import load_documents
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEFINITIONS = definitions()
@@ -157,9 +158,9 @@ def test_chart_copy_differs_only_in_its_keep_annotation() -> None:
     for path in sorted((REPOSITORY / "crds").glob("*.yaml")):
         text = (REPOSITORY / "charts/enginewright/files/crds" / path.name).read_text()
         assert "{{" not in text  # Helm would read it as a template of ours
-        copy = yaml.safe_load(text)
+        (copy,) = load_documents(text)
         assert copy["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
-        assert copy == yaml.safe_load(path.read_text())
+        assert [copy] == load_documents(path.read_text())
 
 
 def leaves(plural: str) -> list[str]:
