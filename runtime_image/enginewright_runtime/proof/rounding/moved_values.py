@@ -23,7 +23,7 @@ MOVING: Final = frozenset(
 def find_moved(graph: GraphProto, operators: Collection[str]) -> frozenset[str]:
     """Return the names of values that are results of these operators and, moved or not, of the model.
 
-    Values in bodies included; a name that two bodies have counts if it is such a value in either.
+    Values in bodies included; a name that two bodies have counts if either value does.
     """
     nodes = [*graphs.nodes_in(graph.node)]
     made_by: dict[str, list[NodeProto]] = defaultdict(list)
@@ -58,10 +58,10 @@ def _list_sources(node: NodeProto, name: str) -> Iterator[str]:
 
 
 def _close(names: Collection[str], moved_to: Mapping[str, Collection[str]]) -> frozenset[str]:
-    found: set[str] = set()
+    reached: set[str] = set()
     waiting = [*names]
     while waiting:
-        if (name := waiting.pop()) not in found:
-            found.add(name)
+        if (name := waiting.pop()) not in reached:
+            reached.add(name)
             waiting += moved_to.get(name, ())
-    return frozenset(found)
+    return frozenset(reached)
