@@ -1,4 +1,4 @@
-"""The command line of `serve`. Exit code 0: ended by an interrupt; 1: the model cannot be served; 2: not tried."""
+"""The command line of `serve`. Exit code 0: ended by an interrupt; 1: the model cannot be served; 2: not tried; 64: wrong usage."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ from rich.console import Console
 
 from enginewright_cli import installing, output
 from enginewright_cli.formatting import visible
-from enginewright_cli.reporting import CommandError, Refused, report_errors
+from enginewright_cli.reporting import CommandError, Refused, WrongUsage, report_errors
 
 if TYPE_CHECKING:
     from enginewright_cli.serve.local_server import LocalServer, Ports
@@ -59,7 +59,7 @@ def serve(
         try:
             _serve(model, target, port, tuple(shapes or ()), console)
         except (TargetError, OptionError, ConfigError) as error:
-            raise CommandError(str(error)) from None
+            raise WrongUsage(str(error)) from None
         except Stopped:
             output.print_message(console, "enginewright serve: ended; temporary files are removed")
 
@@ -95,12 +95,10 @@ def _serve(
         output.print_message(console, f"enginewright serve: {visible(text)}")
 
     if target and targets.parse(target).backend in COMPILED_BACKENDS:
-        raise CommandError(
+        raise WrongUsage(
             f"--target {target}: its engine is built and served by a cluster, and checked by"
             " `enginewright preflight`; serve with cpu, openvino or cuda"
         )
-    if "://" not in model and not Path(model).exists():
-        raise CommandError(f"{model}: no such file")
     Ports(port).check()
     with stop_on_signals() as stop, running_stages() as stages:
         cache = ResultCache(default_folder(), tell)
