@@ -82,6 +82,7 @@ def test_the_curl_line_is_answered_as_onnx_runtime_answers(desk: Desk, size: int
         _, errors = process.communicate(timeout=60)
         assert (process.returncode, "ended; temporary files are removed" in errors) == (0, True)
         assert "Traceback" not in errors
+        assert "level=info" not in errors
     finally:
         process.kill()
 

@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -45,6 +46,9 @@ def serve(
             metavar="INPUT=MIN:OPT:MAX", help="Shapes of a dynamic input, as in preflight; repeat."
         ),
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print all that server and sidecar log, not only warnings.")
+    ] = False,
 ) -> None:
     """Serve a model on this machine as a pod would: prepared, proved, watched by a sidecar. Ctrl-C ends it."""
     console = Console(stderr=True)
@@ -57,7 +61,7 @@ def serve(
         from enginewright_cli.preflight.targets import TargetError  # noqa: PLC0415 - heavy
 
         try:
-            _serve(model, target, port, tuple(shapes or ()), console)
+            _serve(model, target, port, tuple(shapes or ()), console, verbose=verbose)
         except (TargetError, OptionError, ConfigError) as error:
             raise WrongUsage(str(error)) from None
         except Stopped:
@@ -65,7 +69,13 @@ def serve(
 
 
 def _serve(
-    model: str, target: str | None, port: int, shapes: tuple[str, ...], console: Console
+    model: str,
+    target: str | None,
+    port: int,
+    shapes: tuple[str, ...],
+    console: Console,
+    *,
+    verbose: bool,
 ) -> None:
     from enginewright_contract.images import COMPILED_BACKENDS  # noqa: PLC0415 - heavy
     from enginewright_contract.report import render  # noqa: PLC0415 - heavy
@@ -84,6 +94,7 @@ def _serve(
         installation,
     )
     from enginewright_cli.preflight.config import ModelOptions  # noqa: PLC0415 - heavy
+    from enginewright_cli.preflight.progress import show_progress  # noqa: PLC0415 - heavy
     from enginewright_cli.preflight.remedies import advise  # noqa: PLC0415 - heavy
     from enginewright_cli.preflight.stages import running_stages  # noqa: PLC0415 - heavy
     from enginewright_cli.preflight.stopping import stop_on_signals  # noqa: PLC0415 - heavy
@@ -116,9 +127,11 @@ def _serve(
                 uri = requests.local_uri(path)
             recipe = asked.recipe.model_copy(update={"backend": chosen.backend})
             task = PrepareTask(job="prepare", source_uri=uri, recipe=recipe)
-            with place.pod("prepare") as pod:
-                tell(f"preparing {asked.shown} for backend {chosen.backend}")
-                last = pod.run(PREPARE_STAGES, task, lambda stage: tell(f"stage {stage}"))[-1]
+            tell(f"preparing {asked.shown} for backend {chosen.backend}")
+            with place.pod("prepare") as pod, show_progress(console, 1, "serve") as watcher:
+                watcher.on_started(asked.shown)
+                show = partial(watcher.stage, asked.shown, chosen.backend)
+                last = pod.run(PREPARE_STAGES, task, show)[-1]
             if last.published is None:
                 failure = last.failure
                 cause = render(failure.cause, advise(failure)) if failure else last.message
@@ -131,7 +144,8 @@ def _serve(
                 promise=asked.promise,
             )
             artifact = place.artifact("prepared", served.prepared_key)
-            server = LocalServer(root, artifact, served, Ports(port))
+            server = LocalServer(root, artifact, served, Ports(port), verbose=verbose)
+            tell(f"loading and proving it, on port {port}")
             server.run(stages, stop, lambda: output.write(_text(served.model, Ports(port), server)))
 
 

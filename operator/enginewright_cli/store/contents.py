@@ -161,7 +161,7 @@ def _manifest(folder: Path) -> Manifest:
             text = reader.read(LARGEST_MANIFEST + 1)
     except OSError as error:
         cause = f"{MANIFEST_NAME}: {error.strerror}"
-        kind = CommandError if folder.is_dir() else WrongUsage
+        kind = CommandError if os.path.isdir(folder) else WrongUsage
         raise kind(f"{folder} holds no artefact: {cause}; {remedy}") from None
     if len(text) > LARGEST_MANIFEST:
         most = f"more than {LARGEST_MANIFEST >> 20} MiB"
