@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib import import_module
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 from typer._click.exceptions import UsageError
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
 if TYPE_CHECKING:
@@ -18,6 +19,20 @@ _OPTIONS: Final[dict[str, Any]] = {
     "rich_markup_mode": None,  # plain: frames would break sentences in two in a log
     "pretty_exceptions_enable": False,  # expected errors are messages; a bug has Python's traceback
 }
+
+
+class _Command(TyperCommand):
+    """Refuses empty values, such as of a variable that is not set: they would be taken for absent ones, or for a folder."""
+
+    @override
+    def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
+        for before, word in pairwise(("", *args)):
+            name = before if before.startswith("-") else "an argument"
+            if word.startswith("--") and word.endswith("=") and word.count("=") == 1:
+                name, word = word[:-1], ""
+            if not word.strip():
+                ctx.fail(f"{name} is empty; write a value, or leave it out")
+        return super().parse_args(ctx, args)
 
 
 class _Lazy(TyperGroup):
@@ -35,7 +50,7 @@ class _Lazy(TyperGroup):
             return super().get_command(ctx, cmd_name)
         module, _, name = self.functions[cmd_name].partition(":")
         single = typer.Typer(**_OPTIONS)
-        single.command(cmd_name)(getattr(import_module(module), name))
+        single.command(cmd_name, cls=_Command)(getattr(import_module(module), name))
         return typer.main.get_command(single)
 
     @override

@@ -1,7 +1,12 @@
-"""How the commands end when they cannot be carried out: one message and one exit code."""
+"""How the commands end when they cannot be carried out: one message and one exit code.
+
+0: done. 1: the answer is no: refused, not deployable, damaged, not a model. 2: not carried out or not found out. 64: wrong usage, which
+includes a file that is not there. 130: interrupted.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import typer
@@ -31,6 +36,13 @@ class Refused(CommandError):  # noqa: N818 - names what happened
     """A decision that the model's state does not allow; the message states the cause and what to do."""
 
     code = REFUSED
+
+
+def unreadable(path: Path, error: OSError) -> CommandError:
+    """Return why a file that was named, or one in it, cannot be read."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return WrongUsage(f"{error.filename or path}: no such file or folder")
+    return CommandError(f"{error.filename or path} cannot be read: {error.strerror or error}")
 
 
 @contextmanager

@@ -260,7 +260,7 @@ def test_a_file_that_is_no_engine(
         path.mkdir()
     elif content is not None:
         path.write_bytes(content)
-    shown, said = run(str(path), code=2)
+    shown, said = run(str(path), code=64 if content is None else 2)
     assert shown == ""
     assert reported in said
     assert "Traceback" not in said

@@ -114,14 +114,14 @@ def test_a_manifest_that_is_none_is_reported(desk: Desk, text: str, wording: str
 
 def test_other_ways_not_to_come_to_a_plan(desk: Desk) -> None:
     name = write(desk, manifest({"source": SOURCE}))
-    for arguments, wording in (
-        (("-f", "gone.yaml", "--offline"), "gone.yaml: No such file or directory"),
-        (("-f", name, "--facts", "gone.yaml"), "gone.yaml: No such file or directory"),
-        (("-f", name, "--facts", name), "images: Field required"),
-        (("-f", name, "--offline", "--save-facts", "no/x.yaml"), "No such file or directory"),
+    for code, arguments, wording in (
+        (64, ("-f", "gone.yaml", "--offline"), "gone.yaml: no such file or folder"),
+        (64, ("-f", name, "--facts", "gone.yaml"), "gone.yaml: no such file or folder"),
+        (2, ("-f", name, "--facts", name), "images: Field required"),
+        (2, ("-f", name, "--offline", "--save-facts", "no/x.yaml"), "No such file or directory"),
     ):
         done = plan(desk, *arguments)
-        assert (done.returncode, done.stdout) == (2, "")
+        assert (done.returncode, done.stdout) == (code, "")
         assert wording in done.stderr
 
 

@@ -92,18 +92,18 @@ def test_an_empty_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "reported"),
+    ("arguments", "reported", "code"),
     [
-        (("ls", "/nowhere"), "the store does not exist: /nowhere is not a folder"),
-        (("ls", "ftp://host/path"), "write s3://BUCKET/PATH"),
-        (("verify", "STORE", "ff"), "has no artefact whose key begins with ff"),
+        (("ls", "/nowhere"), "/nowhere: no such file or folder", 64),
+        (("ls", "ftp://host/path"), "write s3://BUCKET/PATH", 2),
+        (("verify", "STORE", "ff"), "has no artefact whose key begins with ff", 2),
     ],
 )
 def test_a_store_that_cannot_be_read(
-    arguments: tuple[str, ...], reported: str, folder: Path
+    arguments: tuple[str, ...], reported: str, code: int, folder: Path
 ) -> None:
     placed = [str(folder) if argument == "STORE" else argument for argument in arguments]
-    assert reported in run(*placed, code=2)
+    assert reported in run(*placed, code=code)
 
 
 def test_an_artefact_is_taken_from_a_volume_to_a_bucket(
@@ -118,13 +118,12 @@ def test_an_artefact_is_taken_from_a_volume_to_a_bucket(
 
 
 def test_a_folder_that_is_no_export(folder: Path, tmp_path: Path) -> None:
-    assert "holds no artefact" in run("import", str(folder), str(tmp_path / "none"), code=2)
+    assert "holds no artefact" in run("import", str(folder), str(tmp_path / "none"), code=64)
     (tmp_path / "manifest.json").write_text("{}")
     assert "is not the manifest" in run("import", str(folder), str(tmp_path), code=2)
-    assert "exists already" in run("export", str(folder), KEYS[0], str(tmp_path), code=2)
+    assert "exists already" in run("export", str(folder), KEYS[0], str(tmp_path), code=64)
     new = str(tmp_path / "new")
     assert "has 0 artefacts whose keys begin" in run("export", str(folder), "ff", new, code=2)
-    assert "has 2 artefacts whose keys begin" in run("export", str(folder), "", new, code=2)
 
 
 def test_leftovers_are_listed_and_removed(folder: Path) -> None:
@@ -253,7 +252,7 @@ def test_nothing_is_needed_only_if_that_is_said(unused: Path) -> None:
         (("--keep-none",), "pass --unused-for or --max-size"),
         (("--keep-file", "KEEP"), "pass --unused-for or --max-size"),
         (("--keep-file", "KEEP", "--keep-none", "--max-size", "0"), "exclude each other"),
-        (("--keep-file", "/none", "--max-size", "0"), "/none cannot be read: No such file"),
+        (("--keep-file", "/none", "--max-size", "0"), "/none: no such file or folder"),
         (("--keep-file", "/tmp", "--max-size", "0"), "/tmp cannot be read: Is a directory"),
         (("--keep-none", "--unused-for", "1h"), "what was used within 2h is never removed"),
         (("--keep-none", "--unused-for", "soon"), "is not a duration: write 30d or 12h"),
@@ -407,7 +406,7 @@ def test_a_folder_that_is_no_store(folder: Path, tmp_path: Path) -> None:
     (other / "documents").mkdir(parents=True)
     new = str(tmp_path / "new")
     for name, *arguments in (("ls",), ("verify",), ("gc", "--delete"), ("export", KEYS[0], new)):
-        shown = run(name, str(other), *arguments, code=2)
+        shown = run(name, str(other), *arguments, code=64)
         assert f"{other} is not the folder of a store" in shown
         assert "name the folder where the store's volume is mounted" in shown
     (other / "documents").rename(other / "lost+found")
@@ -420,14 +419,12 @@ def test_a_folder_that_cannot_be_made(name: str, folder: Path, tmp_path: Path) -
     (tmp_path / "file").write_text("a file")
     new = str(tmp_path / name.replace("FILE", "file"))
     assert f"cannot create {new}: " in run("export", str(folder), KEYS[0], new, code=2)
-    assert "holds no artefact: manifest.json: " in run("import", str(folder), new, code=2)
+    assert "holds no artefact: manifest.json: " in run("import", str(folder), new, code=64)
 
 
 def test_names_that_are_too_long(folder: Path, tmp_path: Path) -> None:
     long = str(tmp_path / ("x" * 300))
-    assert "the store is unavailable: File name too long" in run("ls", long, code=2)
-    shown = run("import", long, str(tmp_path), code=2)
-    assert "holds no artefact" in shown
+    assert "cannot be read: File name too long" in run("ls", long, code=2)
     assert "has no artefact whose key begins" in run("verify", str(folder), "f" * 5000, code=2)
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import onnx
 import pytest
 from enginewright_cli.preflight import options, targets
 from enginewright_contract.processors import Feature, timing_mismatch
@@ -102,6 +103,41 @@ def test_a_target_that_is_not_installed_is_not_known(desk: Desk) -> None:
     done = desk.run(desk.save(broken.relu()), "--target", "openvino")
     assert done.returncode == 2
     assert "needs backend openvino, which is not installed" in done.stderr
+
+
+# fault: Commands | of preflight's targets, one needs a library that is not installed | the others are checked; it is
+#   unknown, with what to install: exit code 2, or 1 if another fails | at once
+@pytest.mark.parametrize(
+    ("model", "code", "verdict"),
+    [(broken.relu(), 2, "pass"), (broken.one_node("Frobnicate", "com.example"), 1, "fail")],
+)
+def test_targets_that_are_not_installed_stop_no_other(
+    desk: Desk, model: onnx.ModelProto, code: int, verdict: str
+) -> None:
+    path = desk.save(model)
+    given = (path, "--target", "openvino,cpu", "--backend", "cpu")
+    ended, reported = desk.run_json(*given)
+    targets = reported["targets"]
+    assert (ended, tuple(targets)) == (code, ("openvino", "cpu"))
+    assert targets["cpu"]["verdict"] == verdict
+    assert (targets["openvino"]["verdict"], targets["openvino"]["reason"]) == (
+        "unknown",
+        "ProviderMissing",
+    )
+    why = "openvino: not checked: target openvino needs backend openvino, which is not installed"
+    assert why in desk.run(*given).stdout
+
+
+def test_a_folder_of_several_models_says_what_to_type(desk: Desk) -> None:
+    for name in ("my models/a.onnx", "my models/b.onnx", "deep/c/m.onnx", "deep/d/m.ONNX"):
+        desk.save(broken.relu(), name)
+    for folder, command in (
+        ("my models", "'my models'/*.onnx"),
+        ("deep", "deep/c/*.onnx deep/d/*.ONNX"),
+    ):
+        done = desk.run(folder, "--target", "cpu")
+        assert (done.returncode, done.stdout) == (64, "")
+        assert f"name one of them, or all: enginewright preflight {command}\n" in done.stderr
 
 
 def test_the_table_is_plain_where_it_is_piped(desk: Desk) -> None:

@@ -4,7 +4,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from enginewright_cli.preflight.live import _Live, now
+from enginewright_cli.preflight.live import _Live
+from enginewright_cli.preflight.progress import now
 from enginewright_cli.preflight.stopping import Stop, Stopped, in_parallel
 from onnx import ModelProto
 from rich.console import Console

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from enginewright_cli import app, output
@@ -38,6 +39,7 @@ def test_help(run: Run, command: str, option: str) -> None:
         ("nothing", "write one of"),
         ("preflight model.onnx --tarets cpu", "--target"),
         ("status", "NAME"),
+        ("preflight model.onnx --target=", "--target is empty; write a value"),
         ("plan -f x --offline --facts y", "give --offline or --facts, not both"),
     ],
 )
@@ -45,6 +47,38 @@ def test_wrong_usage_says_what_to_write(run: Run, arguments: str, wording: str) 
     code, out, said = run(*arguments.split())
     assert (code, out) == (64, "")
     assert wording in said
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ("preflight", "model.onnx", "--target", ""),
+        ("preflight", " "),
+        ("status", "m", "-n", ""),
+        ("upload", "m", ""),
+    ],
+)
+def test_an_empty_value_is_none(run: Run, typed: tuple[str, ...]) -> None:
+    """As of a variable of the shell that is not set."""
+    code, out, said = run(*typed)
+    assert (code, out, "is empty; write a value" in said) == (64, "", True)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "describe GONE",
+        "upload GONE s3://models/m.onnx",
+        "engine inspect GONE",
+        "store ls GONE",
+        "store gc GONE --keep-none --max-size 0",
+    ],
+)
+def test_a_file_that_is_not_there_is_wrong_usage(run: Run, tmp_path: Path, typed: str) -> None:
+    gone = tmp_path / "gone.onnx"
+    code, out, said = run(*typed.replace("GONE", str(gone)).split())
+    assert (code, out) == (64, "")
+    assert f"{gone}: no such file" in said
 
 
 def test_completion(

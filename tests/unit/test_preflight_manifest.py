@@ -1,5 +1,6 @@
 """The manifest that preflight writes: what the API server takes, of options, proposals and files of this machine."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from enginewright_cli.preflight import options, targets
 from enginewright_cli.preflight.manifest import write_manifest
 from enginewright_cli.preflight.request import PreflightRequest
 from enginewright_cli.preflight.result import Found, Result
+from enginewright_cli.upload.files import parse
 from enginewright_contract.task import Extension, Processing
 
 from tests.support.plan_objects import image_facts
@@ -102,7 +104,12 @@ def test_every_option_is_a_field() -> None:
         "fallback": {"policy": "Budget", "maxComputeShare": "2.5%", "maxNodeShare": "5%"},
     }
     text = write_manifest(EVERYTHING, result) or ""
-    assert "# upload /data/days to pvc://models/days\n" in text
+    commands = [shlex.split(line[2:]) for line in text.splitlines() if line.startswith("# ")]
+    assert sorted(command[:-1] for command in commands) == [
+        ["enginewright", "upload", local]
+        for local in ("/data/days", "/data/real.npz", "/steps/tokens.onnx", EVERYTHING.source)
+    ]
+    assert all(f"uri: {command[-1]}" in text and parse(command[-1]) for command in commands)
 
 
 def test_proposals_are_filled_in_beside_what_is_given() -> None:

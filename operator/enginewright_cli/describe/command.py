@@ -1,4 +1,4 @@
-"""The command line of `describe`. Exit code 0: described; 2: not a model, or it cannot be read."""
+"""The command line of `describe`. Exit code 0: described; 1: not a model; 2: it cannot be read."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -10,7 +10,7 @@ from enginewright_cli.describe.result import Description, ExternalFile
 from enginewright_cli.preflight.graph import describe as describe_graph
 from enginewright_cli.preflight.graph import operator
 from enginewright_cli.preflight.result import Graph
-from enginewright_cli.reporting import CommandError
+from enginewright_cli.reporting import Refused, WrongUsage, unreadable
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -36,17 +36,16 @@ def read(path: Path) -> Description:
     try:
         content = path.read_bytes() if path.is_file() else b""
         graph = describe_graph(path) if path.is_file() else None
-        if not path.exists():
-            raise CommandError(f"{path}: no such file")
+        path.stat()
         if not path.is_file():
-            raise CommandError(f"{path} is not a file: name the .onnx file in it")
+            raise WrongUsage(f"{path} is not a file: name the .onnx file in it")
         if graph is None:
-            raise CommandError(f"{path}: {_why_no_model(path)}")
+            raise Refused(f"{path}: {_why_no_model(path)}")
         model = graphs.parse(path)
     except OSError as error:
-        raise CommandError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise unreadable(path, error) from None
     if not model.ir_version or not model.HasField("graph"):
-        raise CommandError(f"{path}: {_why_no_model(path)}")
+        raise Refused(f"{path}: {_why_no_model(path)}")
     counts = Counter(map(operator, graphs.walk_nodes(model)))
     weights = {kind.dtype: kind.size_bytes for kind in graph.weight_types}
     return Description(

@@ -25,7 +25,7 @@ from enginewright_cli.inspect.result import (
     InspectedFile,
     InspectedLayers,
 )
-from enginewright_cli.reporting import CommandError
+from enginewright_cli.reporting import CommandError, WrongUsage, unreadable
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -42,21 +42,16 @@ def inspect(path: Path, progress: Progress) -> EngineInspection:
     try:
         if path.is_dir():
             return _artifact(path, path / MANIFEST_NAME, progress)
-        if not path.exists():
-            raise CommandError(f"{path}: no such file or folder")
+        path.stat()
         if not path.is_file():
-            raise CommandError(f"{path} is neither a file nor a folder")
+            raise WrongUsage(f"{path} is neither a file nor a folder")
         if path.suffix == ".json":
             return _artifact(path.parent, path, progress)
         if path.suffix == ".onnx":
             return _context_model(path)
         return _engine(path)
-    except PermissionError as error:
-        raise CommandError(f"{error.filename or path} cannot be read: permission denied") from error
     except OSError as error:
-        raise CommandError(
-            f"{error.filename or path} cannot be read: {error.strerror or error}"
-        ) from error
+        raise unreadable(path, error) from error
 
 
 def _artifact(folder: Path, path: Path, progress: Progress) -> EngineInspection:

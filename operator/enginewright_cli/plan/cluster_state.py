@@ -40,7 +40,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from enginewright_cli.images import CHART_NAMESPACE
 from enginewright_cli.plan.manifest import Applied
-from enginewright_cli.reporting import CommandError
+from enginewright_cli.reporting import CommandError, unreadable
 
 # of a model, selected by its label
 CHILDREN: Final = (JOBS, PODS, DEPLOYMENTS, CONTROLLER_REVISIONS)
@@ -82,7 +82,7 @@ class ClusterState(BaseModel):
         try:
             return cls.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
         except OSError as error:
-            raise CommandError(f"{file}: {error.strerror}") from None
+            raise unreadable(file, error) from None
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise CommandError(
                 f"{file} is not valid YAML: {' '.join(str(error).split())}"

@@ -11,7 +11,7 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model import InferenceModel
 
 from enginewright_cli.plan.validation import problems
-from enginewright_cli.reporting import CommandError
+from enginewright_cli.reporting import CommandError, unreadable
 
 _STDIN: Final = "-"
 _PLANNED: Final = (InferenceModel.kind, AcceleratorClass.kind)
@@ -78,7 +78,7 @@ def _read(file: str) -> AppliedManifest:
         text = sys.stdin.read() if file == _STDIN else Path(file).read_text(encoding="utf-8")
         documents = [item for item in yaml.load_all(text, _Loader) if item is not None]
     except OSError as error:
-        raise CommandError(f"{file}: {error.strerror}") from None
+        raise unreadable(Path(file), error) from None
     except UnicodeDecodeError:
         raise CommandError(f"{file} is not UTF-8 text") from None
     except yaml.YAMLError as error:

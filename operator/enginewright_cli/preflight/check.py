@@ -115,7 +115,7 @@ def check(
     model = _ModelFindings()
     backends = [
         _Backend(request, place, held, progress, tuple(targets), uri, model)
-        for _, targets in itertools.groupby(sorted(request.targets, key=group_key), key=group_key)
+        for _, targets in itertools.groupby(sorted(request.checked, key=group_key), key=group_key)
     ]
     _run([backend.prepare for backend in backends], at_once, place)
     _run([build for backend in backends for build in backend.builds()], at_once, place)
@@ -124,7 +124,14 @@ def check(
     found_on = {name: result for backend in backends for name, result in backend.targets.items()}
     ordered = {
         target.name: found_on[target.name].model_copy(
-            update={"scope": scope(target, request.targets, held)}
+            update={"scope": scope(target, request.checked, held)}
+        )
+        if target.name in found_on
+        else TargetResult(
+            verdict="unknown",
+            backend=target.backend,
+            reason=Reason.PROVIDER_MISSING.value,
+            message=f"not checked: {request.unchecked[target.name]}",
         )
         for target in request.targets
     }

@@ -81,13 +81,13 @@ def _results(
         if not arguments.no_cache:
             cache = ResultCache(default_folder(), partial(_print_message, console))
         installed = installation()
-        held = probe_installation(cache, installed, stages, stop)
-        serving = _image(arguments.image) if arguments.image else None
-        requests = [_request(model, models, held, serving) for model in models]
-        settings = RunSettings(
-            held, installed, cache, outputs, arguments.jobs, stages, stop, arguments.timeout
-        )
-        with show_progress(console, len(requests)) as watcher:
+        with show_progress(console, len(models)) as watcher:
+            held = probe_installation(cache, installed, stages, stop)
+            serving = _image(arguments.image) if arguments.image else None
+            requests = [_request(model, models, held, serving) for model in models]
+            settings = RunSettings(
+                held, installed, cache, outputs, arguments.jobs, stages, stop, arguments.timeout
+            )
             results, messages = check_all(requests, settings, watcher)
         return results, messages + outputs.save_reports(results)
 

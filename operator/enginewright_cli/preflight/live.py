@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from enginewright_cli.formatting import visible
 from enginewright_cli.preflight.many import Watcher
+from enginewright_cli.preflight.progress import now
 from enginewright_cli.preflight.result import Result
 
 _LONGEST: Final = 80  # characters of a name
@@ -27,15 +28,6 @@ def live(console: Console, models: int) -> Iterator[Watcher]:
         transient=True,
     ) as progress:
         yield _Live(progress, models)
-
-
-def now(stages: dict[str, str], targets: str, stage: str) -> str:
-    """Record the stage that starts for comma-separated `targets`; return the stages of all Jobs, for people."""
-    current = set(targets.split(", "))
-    for earlier in [item for item in stages if current & set(item.split(", ")) and item != targets]:
-        del stages[earlier]
-    stages[targets] = stage
-    return "  ".join(f"{key}: {running}" for key, running in stages.items())
 
 
 class _Live(Watcher):

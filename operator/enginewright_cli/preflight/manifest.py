@@ -1,9 +1,10 @@
 """The InferenceModel to apply: a run's options as fields of a spec, with what its findings propose filled in.
 
-Addresses of files of this machine are those at which a claim named models would have them; comments say which to upload.
+Addresses of files of this machine are those at which a claim named models would have them; comments are the commands that upload them.
 """
 
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any, Final
@@ -37,7 +38,9 @@ def write_manifest(request: PreflightRequest, result: Result) -> str | None:
     }
     uploads: dict[str, str] = {}
     spec = _spec(request, [*given.values(), *proposed.values()], uploads)
-    comments = [f"upload {local} to {uri}" for uri, local in uploads.items()]
+    comments = [
+        shlex.join(("enginewright", "upload", local, uri)) for uri, local in uploads.items()
+    ]
     document = {
         "apiVersion": "enginewright.dev/v1alpha1",
         "kind": "InferenceModel",

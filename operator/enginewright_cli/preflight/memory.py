@@ -47,8 +47,8 @@ def independent_jobs(request: PreflightRequest) -> int:
     """Return how many Jobs of a model are independent of each other."""
     if not _is_known(request.source):
         return 1
-    engines = sum(target.compute_capability is not None for target in request.targets)
-    return max(engines, len(set(map(group_key, request.targets))))
+    engines = sum(target.compute_capability is not None for target in request.checked)
+    return max(engines, len(set(map(group_key, request.checked))))
 
 
 def _is_known(source: str) -> bool:
@@ -59,7 +59,7 @@ def _is_known(source: str) -> bool:
 
 def need(request: PreflightRequest) -> int:
     """Return the bytes that one Job of a model is likely to need."""
-    compiled = any(target.compute_capability for target in request.targets)
+    compiled = any(target.compute_capability for target in request.checked)
     least = _MEMORY_FOR_AN_ENGINE if compiled else _MEMORY_AT_LEAST
     return least + _MEMORY_TIMES_SIZE * _size(request.source)
 

@@ -158,8 +158,8 @@ def extension(text: str) -> Extension:
     """Read `--extension`: a type of spec.extensions whose library is in the runtime image. Raises OptionError."""
     if text != _BUNDLED:
         raise OptionError(
-            f"--extension {text!r}: write {_BUNDLED}; libraries of your own are checked by the Job in the"
-            " cluster"
+            f"--extension {text!r}: write {_BUNDLED}, or leave it out: a library of your own is loaded in a cluster"
+            " only, where spec.extensions names it"
         )
     return Extension(type=_BUNDLED)
 

@@ -28,6 +28,7 @@ _USUAL: Final = {
 }
 # instead of any
 _ALWAYS: Final = {
+    Reason.EXTENSION_FAILED: "install enginewright and its extras again, or leave out --extension",
     Reason.STORE_UNAVAILABLE: "set TMPDIR to a writable folder",
     Reason.STORAGE_FULL: (
         "free space in the folder for temporary files, or set TMPDIR to a writable folder with more"
@@ -56,6 +57,15 @@ _FIELD: Final = re.compile(rf"(?:{'|'.join(map(re.escape, _OPTIONS))})(?![\w\[]|
 _CREDENTIALS: Final = re.compile(r"\bSecret\b|\bsecretRef\b|\bcreate secret\b")
 _WITHOUT_CREDENTIALS: Final = "download the model and give the file: preflight has no credentials but those in the environment"
 _WORDS: Final = (  # of a cluster, and what they are here
+    (
+        re.compile(
+            r"\badd the library that implements them to spec\.extensions \(for tokenizers and image decoders an entry"
+            r" with type (\w+)\)"
+        ),
+        r"for tokenizers and image decoders, give --extension \1; a library of your own is loaded in a cluster only,"
+        r" where the model's spec names it",
+    ),
+    (re.compile(r"\ban entry of spec\.extensions with type (\w+)"), r"--extension \1"),
     (re.compile(r"\bin spec\.backends(?: for accelerators of this class)?"), "with --target"),
     (re.compile(r"\ban accelerator class\b"), "a target"),
     (re.compile(r"\baccelerator class\b"), "target"),

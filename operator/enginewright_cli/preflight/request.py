@@ -1,6 +1,7 @@
 """The request for one model, from its options: validated completely before anything starts."""
 
 import re
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,7 @@ from enginewright_contract.task import MOST_STEPS, Processing, Promise, Recipe
 from enginewright_cli.formatting import visible
 from enginewright_cli.preflight import options, targets
 from enginewright_cli.preflight.config import ModelOptions
+from enginewright_cli.reporting import CommandError
 
 _MISSING: Final = "no such file"
 # claims that stand for folders of this machine
@@ -33,8 +35,15 @@ class PreflightRequest:
     calibration: Path | None = None
     sent: Path | None = None  # a request that each target answers
     backends: tuple[str, ...] = ()  # that `--backend` leaves, like spec.backends
+    # why targets cannot be checked here, by their names
+    unchecked: dict[str, str] = field(default_factory=dict)
     # the steps in the recipe that are on this machine, by their name, which is also that of their claim
     steps: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def checked(self) -> tuple[targets.PreflightTarget, ...]:
+        """Return the targets that can be checked here, at least one."""
+        return tuple(target for target in self.targets if target.name not in self.unchecked)
 
     @property
     def shown(self) -> str:
@@ -72,7 +81,14 @@ def request(
         after=_steps("after", model_options.after, steps),
     )
     chosen = _targets(model_options, held, image)
-    if sent and all(target.backend in COMPILED_BACKENDS for target in chosen):
+    unchecked = {
+        target.name: why for target in chosen if (why := targets.why_unchecked(target, held))
+    }
+    if len(unchecked) == len(chosen):
+        raise CommandError("; ".join(unchecked.values()))
+    if sent and all(
+        target.backend in COMPILED_BACKENDS or target.name in unchecked for target in chosen
+    ):
         raise options.OptionError(
             f"--request {sent}: no target answers it, since engines are not run here; add --target cpu"
         )
@@ -98,6 +114,7 @@ def request(
         backends=tuple(dict.fromkeys(target.backend for target in chosen))
         if model_options.backend
         else (),
+        unchecked=unchecked,
         steps=steps,
     )
 
@@ -120,8 +137,6 @@ def _targets(
     serves, locked = image and image[1], image is None and model_options.runtime_version is None
     settled = (targets.settle(target, held, serves, locked=locked) for target in parsed)
     chosen = tuple(dict.fromkeys(settled))
-    for target in chosen:
-        targets.check(target, held)
     if image is None:
         return chosen
     reference, facts = image
@@ -173,6 +188,28 @@ def _check_path(source: str, shown: str) -> None:
         raise options.OptionError(f"{shown}: {_MISSING}")
     if not path.is_file() and not path.is_dir():
         raise options.OptionError(f"{shown}: neither a file nor a folder")
+    models = _list_models(path) if path.is_dir() else []
+    if len(models) > 1:
+        each = dict.fromkeys(f"{shlex.quote(str(model.parent))}/*{model.suffix}" for model in models)
+        raise options.OptionError(
+            f"{shown}: a folder with {len(models)} models, of which each is checked by itself; name one of"
+            f" them, or all: enginewright preflight {' '.join(each)}"
+        )
+
+
+def _list_models(folder: Path) -> list[Path]:
+    """Return the models of a folder among which stage `fetch` would choose: those directly in it, else those below."""
+    for pattern in ("*", "**/*"):
+        found = [
+            path
+            for path in sorted(folder.glob(pattern))
+            if path.suffix.lower() == ".onnx"
+            and path.is_file()
+            and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        ]
+        if found:
+            return found
+    return []
 
 
 def _data(option: str, value: str | None, *, folder: bool) -> Path | None:

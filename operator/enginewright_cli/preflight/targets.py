@@ -22,7 +22,6 @@ from enginewright_contract.report import Finding
 from enginewright_contract.task import Int8Products
 
 from enginewright_cli import installing
-from enginewright_cli.reporting import CommandError
 
 _CPU: Final = re.compile(f"(cpu|openvino)(?::({'|'.join(item.lower() for item in Feature)}))?")
 _CAPABILITY: Final = re.compile(r"sm_?(\d{1,2})(\d)")
@@ -182,25 +181,25 @@ def group_key(target: PreflightTarget) -> tuple[str, str]:
     return target.backend, target.int8_products or ""
 
 
-def check(target: PreflightTarget, held: ImageFacts) -> None:
-    """Verify that this installation can check the target. Raises CommandError."""
-    if target.backend == PARSED and target.backend not in held.backends:
-        raise CommandError(
+def why_unchecked(target: PreflightTarget, held: ImageFacts) -> str | None:
+    """Return why this installation cannot check the target, with the remedy, or None if it can."""
+    if target.backend in held.backends:
+        return None
+    if target.backend == PARSED:
+        return (
             f"target {target.name} needs the libraries of TensorRT, which are not installed; run in a clone of"
             " Enginewright's repository: export ENGINEWRIGHT_TENSORRT=\"$(hack/tensorrt-libraries)\" (600 MB, NVIDIA's"
             " licence), or install its Python package"
         )
-    if target.backend not in held.backends:
-        extra = _EXTRAS[target.backend]
-        separate = (
-            "; an environment can contain only one ONNX Runtime, so create a new one for it"
-            if target.backend in {"openvino", "cuda"}
-            else ""
-        )
-        raise CommandError(
-            f"target {target.name} needs backend {target.backend}, which is not installed;"
-            f" {installing.remedy(extra)}{separate}"
-        )
+    separate = (
+        "; an environment can contain only one ONNX Runtime, so create a new one for it"
+        if target.backend in {"openvino", "cuda"}
+        else ""
+    )
+    return (
+        f"target {target.name} needs backend {target.backend}, which is not installed;"
+        f" {installing.remedy(_EXTRAS[target.backend])}{separate}"
+    )
 
 
 def defaults(held: ImageFacts) -> tuple[str, ...]:

@@ -1,10 +1,11 @@
-"""The command line of `serve`. Exit code 0: ended by an interrupt; 1: the model cannot be served; 2: not tried."""
+"""The command line of `serve`. Exit code 0: ended by an interrupt; 1: the model cannot be served; 2: not tried; 64: wrong usage."""
 
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from enginewright_cli import installing, output
 from enginewright_cli.formatting import visible
-from enginewright_cli.reporting import CommandError, Refused, report_errors
+from enginewright_cli.reporting import CommandError, Refused, WrongUsage, report_errors
 
 if TYPE_CHECKING:
     from enginewright_cli.serve.local_server import LocalServer, Ports
@@ -45,6 +46,9 @@ def serve(
             metavar="INPUT=MIN:OPT:MAX", help="Shapes of a dynamic input, as in preflight; repeat."
         ),
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print all that server and sidecar log, not only warnings.")
+    ] = False,
 ) -> None:
     """Serve a model on this machine as a pod would: prepared, proved, watched by a sidecar. Ctrl-C ends it."""
     console = Console(stderr=True)
@@ -57,15 +61,21 @@ def serve(
         from enginewright_cli.preflight.targets import TargetError  # noqa: PLC0415 - heavy
 
         try:
-            _serve(model, target, port, tuple(shapes or ()), console)
+            _serve(model, target, port, tuple(shapes or ()), console, verbose=verbose)
         except (TargetError, OptionError, ConfigError) as error:
-            raise CommandError(str(error)) from None
+            raise WrongUsage(str(error)) from None
         except Stopped:
             output.print_message(console, "enginewright serve: ended; temporary files are removed")
 
 
 def _serve(
-    model: str, target: str | None, port: int, shapes: tuple[str, ...], console: Console
+    model: str,
+    target: str | None,
+    port: int,
+    shapes: tuple[str, ...],
+    console: Console,
+    *,
+    verbose: bool,
 ) -> None:
     from enginewright_contract.images import COMPILED_BACKENDS  # noqa: PLC0415 - heavy
     from enginewright_contract.report import render  # noqa: PLC0415 - heavy
@@ -84,6 +94,7 @@ def _serve(
         installation,
     )
     from enginewright_cli.preflight.config import ModelOptions  # noqa: PLC0415 - heavy
+    from enginewright_cli.preflight.progress import show_progress  # noqa: PLC0415 - heavy
     from enginewright_cli.preflight.remedies import advise  # noqa: PLC0415 - heavy
     from enginewright_cli.preflight.stages import running_stages  # noqa: PLC0415 - heavy
     from enginewright_cli.preflight.stopping import stop_on_signals  # noqa: PLC0415 - heavy
@@ -95,12 +106,10 @@ def _serve(
         output.print_message(console, f"enginewright serve: {visible(text)}")
 
     if target and targets.parse(target).backend in COMPILED_BACKENDS:
-        raise CommandError(
+        raise WrongUsage(
             f"--target {target}: its engine is built and served by a cluster, and checked by"
             " `enginewright preflight`; serve with cpu, openvino or cuda"
         )
-    if "://" not in model and not Path(model).exists():
-        raise CommandError(f"{model}: no such file")
     Ports(port).check()
     with stop_on_signals() as stop, running_stages() as stages:
         cache = ResultCache(default_folder(), tell)
@@ -118,9 +127,11 @@ def _serve(
                 uri = requests.local_uri(path)
             recipe = asked.recipe.model_copy(update={"backend": chosen.backend})
             task = PrepareTask(job="prepare", source_uri=uri, recipe=recipe)
-            with place.pod("prepare") as pod:
-                tell(f"preparing {asked.shown} for backend {chosen.backend}")
-                last = pod.run(PREPARE_STAGES, task, lambda stage: tell(f"stage {stage}"))[-1]
+            tell(f"preparing {asked.shown} for backend {chosen.backend}")
+            with place.pod("prepare") as pod, show_progress(console, 1, "serve") as watcher:
+                watcher.on_started(asked.shown)
+                show = partial(watcher.stage, asked.shown, chosen.backend)
+                last = pod.run(PREPARE_STAGES, task, show)[-1]
             if last.published is None:
                 failure = last.failure
                 cause = render(failure.cause, advise(failure)) if failure else last.message
@@ -133,7 +144,8 @@ def _serve(
                 promise=asked.promise,
             )
             artifact = place.artifact("prepared", served.prepared_key)
-            server = LocalServer(root, artifact, served, Ports(port))
+            server = LocalServer(root, artifact, served, Ports(port), verbose=verbose)
+            tell(f"loading and proving it, on port {port}")
             server.run(stages, stop, lambda: output.write(_text(served.model, Ports(port), server)))
 
 

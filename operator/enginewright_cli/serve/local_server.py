@@ -4,6 +4,7 @@ The server and the sidecar end together: when one of them does, or when the comm
 """
 
 import json
+import logging
 import os
 import shlex
 import socket
@@ -63,8 +64,11 @@ class Ports:
 class LocalServer:
     """A serving pod on this machine, whose folder is `root`."""
 
-    def __init__(self, root: Path, artifact: Path, task: ServeTask, ports: Ports) -> None:
+    def __init__(
+        self, root: Path, artifact: Path, task: ServeTask, ports: Ports, *, verbose: bool
+    ) -> None:
         self._root = root
+        self._least = logging.INFO if verbose else logging.WARNING
         self._task = task
         self._ports = ports
         for folder in ("dev", "tmp"):
@@ -75,7 +79,7 @@ class LocalServer:
     def run(self, stages: Stages, stop: Stop, on_ready: Callable[[], None]) -> None:
         """Serve until an interrupt, which ends with Stopped; `on_ready` is called once. Raises CommandError."""
         told = threading.Event()
-        given = (self._task.to_json(), str(self._root))
+        given = (self._task.to_json(), str(self._root), self._least)
         own = Stop(stop)
 
         def look() -> None:

@@ -7,11 +7,11 @@ from enginewright_runtime.core import logs
 from enginewright_runtime.core.paths import Paths
 
 
-def serve(task: str, root: str, port: int, grpc_port: int) -> int:
-    """Run the server; return its exit code."""
+def serve(task: str, root: str, least: int, port: int, grpc_port: int) -> int:
+    """Run the server, which logs from level `least` on; return its exit code."""
     from enginewright_serving.server.main import run  # noqa: PLC0415 - the sidecar needs none
 
-    logs.configure("serve")
+    logs.configure("serve", least)
     return run(
         ServeTask.model_validate_json(task),
         Paths.under(Path(root)),
@@ -20,10 +20,10 @@ def serve(task: str, root: str, port: int, grpc_port: int) -> int:
     )
 
 
-def watch(task: str, root: str, port: int, server_port: int) -> int:
-    """Run the sidecar; return its exit code."""
+def watch(task: str, root: str, least: int, port: int, server_port: int) -> int:
+    """Run the sidecar, likewise; return its exit code."""
     from enginewright_serving.sidecar.main import run  # noqa: PLC0415 - the server needs none
 
-    logs.configure("sidecar")
+    logs.configure("sidecar", least)
     paths = Paths.under(Path(root))
     return run(ServeTask.model_validate_json(task), paths, port=port, server_port=server_port)

@@ -22,7 +22,7 @@ from enginewright_runtime.store.medium import Listed, Medium
 from pydantic import ValidationError
 
 from enginewright_cli.formatting import count_noun
-from enginewright_cli.reporting import CommandError
+from enginewright_cli.reporting import CommandError, WrongUsage, unreadable
 
 _FOLDERS: Final = (*(kind.folder for kind in KINDS), "reports", "caches", "tmp")  # of a volume
 _OF_FILE_SYSTEM: Final = "lost+found"  # in every new volume
@@ -47,6 +47,10 @@ class Contents:
             paths = replace(paths, store_address=address)
         else:
             paths = replace(paths, store=self._folder, store_address=None)
+            try:
+                self._folder.stat()
+            except OSError as error:
+                raise unreadable(self._folder, error) from None
         with _readable():
             self._medium: Medium = open_medium(paths, by_hand=True)
         self._inventory = Inventory(self._medium)
@@ -94,7 +98,7 @@ class Contents:
     def export(self, beginning: str, folder: Path) -> str:
         """Copy an artefact, by the beginning of its key, verified, to a new folder; return its name."""
         if os.path.lexists(folder):
-            raise CommandError(f"{folder} exists already: name another folder")
+            raise WrongUsage(f"{folder} exists already: name another folder")
         matches = [
             (kind, listed.key)
             for kind, listed in self.list_artifacts()
@@ -129,7 +133,7 @@ class Contents:
             os.scandir(self._folder) as entries,
         ):  # the store reports what is wrong
             if any(entry.name != _OF_FILE_SYSTEM for entry in entries):
-                raise CommandError(
+                raise WrongUsage(
                     f"{self._folder} is not the folder of a store: it has none of {', '.join(_FOLDERS)};"
                     " name the folder where the store's volume is mounted"
                 )
@@ -157,7 +161,8 @@ def _manifest(folder: Path) -> Manifest:
             text = reader.read(LARGEST_MANIFEST + 1)
     except OSError as error:
         cause = f"{MANIFEST_NAME}: {error.strerror}"
-        raise CommandError(f"{folder} holds no artefact: {cause}; {remedy}") from None
+        kind = CommandError if os.path.isdir(folder) else WrongUsage
+        raise kind(f"{folder} holds no artefact: {cause}; {remedy}") from None
     if len(text) > LARGEST_MANIFEST:
         most = f"more than {LARGEST_MANIFEST >> 20} MiB"
         raise CommandError(f"{path} is not the manifest of an artefact: {most}; {remedy}")

@@ -16,7 +16,7 @@ from enginewright_contract.collection import (
 )
 from pydantic import ValidationError
 
-from enginewright_cli.reporting import CommandError, WrongUsage
+from enginewright_cli.reporting import CommandError, WrongUsage, unreadable
 
 _KEY: Final = re.compile(rf"[0-9a-f]{{{KEPT_CHARACTERS},64}}")
 _LARGEST_FILE: Final = 16 << 20  # bytes
@@ -80,7 +80,7 @@ def _read_kept(path: Path) -> _Kept:
             text = reader.read(_LARGEST_FILE + 1).decode()
             listed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except OSError as error:
-        raise CommandError(f"--keep-file {path} cannot be read: {error.strerror}") from None
+        raise unreadable(path, error) from None
     except UnicodeDecodeError:
         raise CommandError(f"--keep-file {path} is not a text: {_HOW}") from None
     if len(text) > _LARGEST_FILE:

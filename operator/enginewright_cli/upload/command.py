@@ -1,4 +1,4 @@
-"""The command line of `upload`. Exit code 0: all digests match; 2: not uploaded."""
+"""The command line of `upload`. Exit code 0: all digests match; 1: not a whole model; 2: not uploaded; 64: wrong usage."""
 
 from pathlib import Path
 from typing import Annotated

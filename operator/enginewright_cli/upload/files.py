@@ -11,7 +11,7 @@ from enginewright_contract.reasons import Reason
 from enginewright_contract.report import render
 from enginewright_contract.schemes import BUCKETS, OCI, PVC, scheme_of
 
-from enginewright_cli.reporting import CommandError
+from enginewright_cli.reporting import CommandError, Refused, WrongUsage, unreadable
 
 CHUNK: Final = 1 << 20
 _CHART: Final = "store.images."  # begins settings of the chart, for pushes of the operator
@@ -51,28 +51,28 @@ def list_files(source: Path, destination: Destination) -> list[LocalFile]:
             for path, name in named.items()
         ]
     except OSError as error:
-        where = error.filename or source
-        raise CommandError(f"{where} cannot be read: {error.strerror or error}") from None
+        raise unreadable(source, error) from None
 
 
 def _names(source: Path, name: str) -> Iterator[tuple[Path, str]]:
     if source.is_dir():
         files = [path for path in sorted(source.rglob("*")) if path.is_file()]
         if not files:
-            raise CommandError(f"{source} has no files")
+            raise WrongUsage(f"{source} has no files")
         prefix = f"{name}/" if name else ""
         for path in files:
             yield path, prefix + path.relative_to(source).as_posix()
         return
+    source.stat()
     if not source.is_file():
-        raise CommandError(f"{source}: no such file or folder")
+        raise WrongUsage(f"{source} is neither a file nor a folder")
     yield source, name or source.name
     if source.suffix == ".onnx":
         from enginewright_cli.describe.reading import read  # noqa: PLC0415 - heavy
 
         for file in read(source).external:
             if file.size_bytes is None:
-                raise CommandError(
+                raise Refused(
                     f"{source}: its external data {file.path} is missing: put it beside the model"
                 )
             yield source.parent / file.path, file.path
@@ -90,11 +90,11 @@ def parse(address: str) -> Destination:
         return Destination(address, "")
     if scheme is not PVC and scheme not in BUCKETS:
         forms = ", ".join(one.form for one in (PVC, *BUCKETS, OCI))
-        raise CommandError(f"{address}: models are uploaded to {forms}")
+        raise WrongUsage(f"{address}: models are uploaded to {forms}")
     rest = address.removeprefix(scheme.prefix)
     place, _, path = rest.partition("/")
     if not place or any(part in ("", ".", "..") for part in path.strip("/").split("/") if path):
-        raise CommandError(f"{address}: write {scheme.form}")
+        raise WrongUsage(f"{address}: write {scheme.form}")
     folder, _, name = path.rpartition("/")
     return Destination(f"{scheme.prefix}{place}/{folder}".rstrip("/"), name)
 

@@ -16,7 +16,7 @@ from enginewright_runtime.oci.registry import RegistryWriter
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.store.objects import Objects
 
-from enginewright_cli.reporting import CommandError
+from enginewright_cli.reporting import CommandError, WrongUsage
 from enginewright_cli.upload.files import CHUNK, LocalFile
 
 _log: Final = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def to_registry(address: str, files: Sequence[LocalFile], progress: Progress) ->
     """Push files as layers of one artefact, as ORAS does; return its digest. Raises CommandError and StageFailure."""
     rest = address.removeprefix(OCI.prefix)
     if not _TAG.fullmatch(rest):
-        raise CommandError(f"{address}: write oci://REGISTRY/REPOSITORY:TAG")
+        raise WrongUsage(f"{address}: write oci://REGISTRY/REPOSITORY:TAG")
     repository, _, tag = rest.rpartition(":")
     writer = RegistryWriter(
         repository, _account(rest.partition("/")[0]), PushDeadline(repository, _PUSH_SECONDS)

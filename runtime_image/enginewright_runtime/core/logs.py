@@ -37,14 +37,14 @@ def line(created: float, level: str, about: str, message: str) -> str:
     return f'ts={stamp} level={level} stage={about} msg="{quoted}"'
 
 
-def configure(about: str) -> None:
-    """Send log lines to stderr, each with `stage=about`."""
+def configure(about: str, least: int = logging.INFO) -> None:
+    """Send log lines of level `least` and above to stderr, each with `stage=about`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Logfmt(about))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     debug = os.environ.get(LEVEL_VARIABLE, "").lower() == "debug"
     for package in _OURS:
-        logging.getLogger(package).setLevel(logging.DEBUG if debug else logging.INFO)
+        logging.getLogger(package).setLevel(logging.DEBUG if debug else least)
 
 
 class TransferProgress:
