@@ -73,7 +73,7 @@ def test_cpu_is_the_class_of_the_chart(
     source = str(tmp_path / "model.onnx")
     model_options = ModelOptions.model_validate({"targets": ("cpu",), **options})
     serves = ("example.com/image", make_facts(*image)) if image else None
-    (target,) = request(source, model_options, make_facts(*held), serves).targets
+    (target,) = request(source, model_options, lambda: make_facts(*held), serves).targets
     assert (target.backend, target.stands_for) == (backend, stands_for)
     assert target.runtime_version == runtime
     assert (target.describe_unknown() is None) is (stands_for is None)

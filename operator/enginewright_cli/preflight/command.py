@@ -4,7 +4,8 @@
 machine failed or lacks something, an interrupt. 64: wrong usage, found before anything has started.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -82,11 +83,11 @@ def _results(
             cache = ResultCache(default_folder(), partial(_print_message, console))
         installed = installation()
         with show_progress(console, len(models)) as watcher:
-            held = probe_installation(cache, installed, stages, stop)
+            probe = functools.cache(partial(probe_installation, cache, installed, stages, stop))
             serving = _image(arguments.image) if arguments.image else None
-            requests = [_request(model, models, held, serving) for model in models]
+            requests = [_request(model, models, probe, serving) for model in models]
             settings = RunSettings(
-                held, installed, cache, outputs, arguments.jobs, stages, stop, arguments.timeout
+                probe(), installed, cache, outputs, arguments.jobs, stages, stop, arguments.timeout
             )
             results, messages = check_all(requests, settings, watcher)
         return results, messages + outputs.save_reports(results)
@@ -133,11 +134,11 @@ def _image(text: str) -> tuple[str, ImageFacts]:
 def _request(
     source: str,
     models: dict[str, ModelOptions],
-    held: ImageFacts,
+    probe: Callable[[], ImageFacts],
     image: tuple[str, ImageFacts] | None,
 ) -> PreflightRequest:
     try:
-        return request(source, models[source], held, image)
+        return request(source, models[source], probe, image)
     except (targets.TargetError, options.OptionError, CommandError) as error:
         if len(models) == 1 or str(error).startswith(source):
             raise

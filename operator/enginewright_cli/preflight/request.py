@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -68,9 +69,18 @@ class PreflightRequest:
 
 
 def request(
-    source: str, model_options: ModelOptions, held: ImageFacts, image: tuple[str, ImageFacts] | None
+    source: str,
+    model_options: ModelOptions,
+    probe: Callable[[], ImageFacts],
+    image: tuple[str, ImageFacts] | None,
 ) -> PreflightRequest:
-    """Return the request; `held` is installed here, `image` will serve. Raises OptionError, TargetError and CommandError."""
+    """Return the request; `probe` says what is installed here, `image` will serve.
+
+    It takes seconds the first time, so what does not depend on it is read before.
+
+    Raises:
+        OptionError, TargetError, CommandError: something cannot be checked.
+    """
     _check_source(source)
     samples = _data("samples", model_options.samples, folder=False)
     calibration = _data("calibration", model_options.calibration, folder=True)
@@ -80,7 +90,21 @@ def request(
         before=_steps("before", model_options.before, steps),
         after=_steps("after", model_options.after, steps),
     )
-    chosen = _targets(model_options, held, image)
+    shapes = tuple(map(options.shape, model_options.shapes or ()))
+    target_precision = options.precision(model_options.precision)
+    rest_precision = options.rest(model_options.rest)
+    extensions = tuple(map(options.extension, model_options.extensions or ()))
+    promise = options.promise(model_options.budget)
+    backend = targets.read_backend(model_options.backend)
+    named = _parse_targets(model_options.targets or (), backend)
+    held = probe()
+    chosen = _choose_targets(
+        named or _parse_targets(targets.defaults(held), backend),
+        held,
+        image,
+        locked=image is None and model_options.runtime_version is None,
+        defaults=not named,
+    )
     unchecked = {
         target.name: why for target in chosen if (why := targets.why_unchecked(target, held))
     }
@@ -97,17 +121,17 @@ def request(
         targets=chosen,
         recipe=options.recipe(
             image[1] if image else held,
-            shapes=tuple(map(options.shape, model_options.shapes or ())),
-            target_precision=options.precision(model_options.precision),
+            shapes=shapes,
+            target_precision=target_precision,
             runtime_version=model_options.runtime_version,
             target_opset=model_options.target_opset,
             samples_uri=local_uri(samples, _SAMPLES_CLAIM) if samples else None,
             calibration_uri=local_uri(calibration, _CALIBRATION_CLAIM) if calibration else None,
-            rest_precision=options.rest(model_options.rest),
-            extensions=tuple(map(options.extension, model_options.extensions or ())),
+            rest_precision=rest_precision,
+            extensions=extensions,
             processing=processing if processing.steps() else None,
         ),
-        promise=options.promise(model_options.budget),
+        promise=promise,
         samples=samples,
         calibration=calibration,
         sent=sent.resolve() if sent else None,
@@ -124,18 +148,28 @@ def _name_folder(text: str, claim: str, folder: Path) -> str:
     return re.sub(rf"\bclaim {re.escape(claim)}(?![\w-])", lambda _: f"folder {folder}", text)
 
 
-def _targets(
-    model_options: ModelOptions, held: ImageFacts, image: tuple[str, ImageFacts] | None
+def _parse_targets(
+    names: Sequence[str], backend: str | None
 ) -> tuple[targets.PreflightTarget, ...]:
-    names, backend = model_options.targets, targets.read_backend(model_options.backend)
-    parsed = [targets.parse(name, backend) for name in names or targets.defaults(held)]
-    if backend and all(target.backend != backend for target in parsed):
+    parsed = tuple(targets.parse(name, backend) for name in names)
+    if parsed and backend and all(target.backend != backend for target in parsed):
         shown = ", ".join(target.name for target in parsed)
         raise options.OptionError(
             f"--backend {backend} runs on none of the targets {shown}; give a --target for it"
         )
-    serves, locked = image and image[1], image is None and model_options.runtime_version is None
-    settled = (targets.settle(target, held, serves, locked=locked) for target in parsed)
+    return parsed
+
+
+def _choose_targets(
+    named: Sequence[targets.PreflightTarget],
+    held: ImageFacts,
+    image: tuple[str, ImageFacts] | None,
+    *,
+    locked: bool,
+    defaults: bool,
+) -> tuple[targets.PreflightTarget, ...]:
+    """Return the targets with what runs them here; of defaults, those that the image serves."""
+    settled = (targets.settle(target, held, image and image[1], locked=locked) for target in named)
     chosen = tuple(dict.fromkeys(settled))
     if image is None:
         return chosen
@@ -143,7 +177,7 @@ def _targets(
     supported = tuple(
         item for item in chosen if (item.stands_for or item.backend) in facts.backends
     )
-    if not supported or (names and len(supported) < len(chosen)):
+    if not supported or (not defaults and len(supported) < len(chosen)):
         missing = next(target for target in chosen if target not in supported)
         raise targets.TargetError(
             f"target {missing.name} needs backend {missing.backend}, but image {reference} has"
@@ -190,7 +224,9 @@ def _check_path(source: str, shown: str) -> None:
         raise options.OptionError(f"{shown}: neither a file nor a folder")
     models = _list_models(path) if path.is_dir() else []
     if len(models) > 1:
-        each = dict.fromkeys(f"{shlex.quote(str(model.parent))}/*{model.suffix}" for model in models)
+        each = dict.fromkeys(
+            f"{shlex.quote(str(model.parent))}/*{model.suffix}" for model in models
+        )
         raise options.OptionError(
             f"{shown}: a folder with {len(models)} models, of which each is checked by itself; name one of"
             f" them, or all: enginewright preflight {' '.join(each)}"

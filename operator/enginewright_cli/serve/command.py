@@ -47,7 +47,8 @@ def serve(
         ),
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="Print all that server and sidecar log, not only warnings.")
+        bool,
+        typer.Option("--verbose", help="Print all that server and sidecar log, not only warnings."),
     ] = False,
 ) -> None:
     """Serve a model on this machine as a pod would: prepared, proved, watched by a sidecar. Ctrl-C ends it."""
@@ -113,11 +114,11 @@ def _serve(
     Ports(port).check()
     with stop_on_signals() as stop, running_stages() as stages:
         cache = ResultCache(default_folder(), tell)
-        held = probe_installation(cache, installation(), stages, stop)
+        probe = partial(probe_installation, cache, installation(), stages, stop)
         given = ModelOptions.model_construct(
             targets=(target,) if target else None, shapes=shapes or None
         )
-        asked = requests.request(model, given, held, None)
+        asked = requests.request(model, given, probe, None)
         chosen = asked.targets[0]
         with workspace(stages, stop) as place, _folder() as root:
             uri = model
