@@ -74,9 +74,7 @@ class _Lines(Watcher):
 
 
 @contextmanager
-def show_progress(
-    console: Console, models: int, command: str = "preflight"
-) -> Iterator[Watcher]:
+def show_progress(console: Console, models: int, command: str = "preflight") -> Iterator[Watcher]:
     """Yield the watcher to notify of progress."""
     if console.is_terminal:
         from enginewright_cli.preflight.live import live  # noqa: PLC0415 - only for terminals

@@ -190,7 +190,9 @@ def _check_path(source: str, shown: str) -> None:
         raise options.OptionError(f"{shown}: neither a file nor a folder")
     models = _list_models(path) if path.is_dir() else []
     if len(models) > 1:
-        each = dict.fromkeys(f"{shlex.quote(str(model.parent))}/*{model.suffix}" for model in models)
+        each = dict.fromkeys(
+            f"{shlex.quote(str(model.parent))}/*{model.suffix}" for model in models
+        )
         raise options.OptionError(
             f"{shown}: a folder with {len(models)} models, of which each is checked by itself; name one of"
             f" them, or all: enginewright preflight {' '.join(each)}"

@@ -47,7 +47,8 @@ def serve(
         ),
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="Print all that server and sidecar log, not only warnings.")
+        bool,
+        typer.Option("--verbose", help="Print all that server and sidecar log, not only warnings."),
     ] = False,
 ) -> None:
     """Serve a model on this machine as a pod would: prepared, proved, watched by a sidecar. Ctrl-C ends it."""
