@@ -27,10 +27,11 @@ class _Command(TyperCommand):
     @override
     def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
         for before, word in pairwise(("", *args)):
-            name = before if before.startswith("-") else "an argument"
-            if word.startswith("--") and word.endswith("=") and word.count("=") == 1:
-                name, word = word[:-1], ""
-            if not word.strip():
+            option, assigned, value = word.partition("=")
+            if not option.startswith("--") or not assigned:
+                option, value = before, word
+            if not value.strip():
+                name = option if option.startswith("-") else "an argument"
                 ctx.fail(f"{name} is empty; write a value, or leave it out")
         return super().parse_args(ctx, args)
 

@@ -135,8 +135,10 @@ def test_each_field_has_an_option_of_the_command() -> None:
         ),
         (
             table.CUSTOM_DOMAIN.remedy,
-            "for tokenizers and image decoders, give --extension ONNXRuntimeExtensions; a library of your own is loaded"
-            " in a cluster only, where the model's spec names it, or export without them",
+            (
+                "for tokenizers and image decoders, give --extension ONNXRuntimeExtensions; a library of your own is"
+                " loaded in a cluster only, where the model's spec names it, or export without them"
+            ),
         ),
         ("set spec.precision to FP16", "set --precision (spec.precision) to FP16"),
         ("remove spec.quantization.rest", "remove --rest (spec.quantization.rest)"),

@@ -62,8 +62,10 @@ _WORDS: Final = (  # of a cluster, and what they are here
             r"\badd the library that implements them to spec\.extensions \(for tokenizers and image decoders an entry"
             r" with type (\w+)\)"
         ),
-        r"for tokenizers and image decoders, give --extension \1; a library of your own is loaded in a cluster only,"
-        r" where the model's spec names it",
+        (
+            r"for tokenizers and image decoders, give --extension \1; a library of your own is loaded in a cluster only,"
+            r" where the model's spec names it"
+        ),
     ),
     (re.compile(r"\ban entry of spec\.extensions with type (\w+)"), r"--extension \1"),
     (re.compile(r"\bin spec\.backends(?: for accelerators of this class)?"), "with --target"),
