@@ -556,6 +556,15 @@ def test_the_notes_are_about_the_store_that_is_configured() -> None:
     assert "AcceleratorClasses, and the artefacts in s3://models/team." in about_bucket
 
 
+def test_the_notes_say_which_connections_the_network_policies_allow() -> None:
+    assert "No NetworkPolicies are created: networkPolicies.enabled=true limits" in notes(IMAGES)
+    admitted = {"clients": [{"podSelector": {}}], "metadata": True, "namespaces": ["team"]}
+    limited = notes({**IMAGES, "networkPolicies": {"enabled": True, **admitted}})
+    assert "and in no other namespace: networkPolicies.clients send requests" in limited
+    assert "everybody reads metrics" in limited
+    assert "every address that is not link-local, the clouds' metadata services too;" in limited
+
+
 def priority_of_jobs(objects: list[Object]) -> str | None:
     return load_settings(environment(objects)).config.jobs.priority_class_name
 

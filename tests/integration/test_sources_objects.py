@@ -18,12 +18,13 @@ from tests.support.preparing import Outcome, Workplace
 from tests.support.source_cutter import Cutter
 from tests.support.source_identities import FEDERATED_TOKEN, Identities
 from tests.support.source_servers import AZURE_ACCOUNT, PASSWORD, SourceServers
-from tests.support.source_web import ScriptedServer
+from tests.support.source_web import Answer, ScriptedServer, Seen
 
 pytestmark = [
     pytest.mark.timeout(900),  # the servers may have to be built first
     pytest.mark.usefixtures("nowhere"),
 ]
+KEYS = {"AWS_ACCESS_KEY_ID": "ann", "AWS_SECRET_ACCESS_KEY": "x"}
 RELU = broken.relu().SerializeToString()
 MODEL = broken.external("weights/w 1.bin").SerializeToString()
 BIG = np.random.default_rng(1).bytes(4_000_000)
@@ -111,6 +112,30 @@ def test_a_bucket_that_is_not_there(scheme: str, filled: SourceServers, place: W
     assert f"{scheme}://nobucket/m.onnx: there is no such bucket" in outcome.message
 
 
+def at(address: str) -> dict[str, dict[str, str]]:
+    """Return Secrets without credentials, by scheme, that name a server."""
+    account = {"AZURE_STORAGE_ACCOUNT_NAME": AZURE_ACCOUNT}
+    return {
+        "s3": {"AWS_ENDPOINT_URL": address},
+        "gs": {"GOOGLE_BASE_URL": address},
+        "az": {**account, "AZURE_STORAGE_ENDPOINT": address},
+    }
+
+
+@schemes
+@pytest.mark.parametrize(("path", "to_head"), [("m.onnx", 404), ("m.onnx", 405), ("", 404)])
+def test_a_server_that_says_without_a_document_that_it_has_nothing(
+    scheme: str, path: str, to_head: int, place: Workplace
+) -> None:
+    def answer(seen: Seen) -> Answer:
+        return (to_head if seen.method == "HEAD" else 404), {}, b""
+
+    with ScriptedServer(answer) as server:
+        outcome = place.fetch(f"{scheme}://models/{path}", at(server.url)[scheme])
+    assert (outcome.code, outcome.report.reason) == (ExitCode.TRANSIENT, Reason.SOURCE_UNREACHABLE)
+    assert f"://models/{path}: there is no such bucket; check spec.source.uri" in outcome.message
+
+
 @schemes
 def test_a_download_that_breaks_off_goes_on_where_it_stopped(
     scheme: str,
@@ -196,8 +221,7 @@ def test_a_bucket_that_only_points_elsewhere(
 ) -> None:
     with ScriptedServer(lambda _: (301, {}, b"")) as server:
         monkeypatch.setattr(bucket_client, "_REGION_OF", server.url + "/{bucket}")
-        keys = {"AWS_ACCESS_KEY_ID": "ann", "AWS_SECRET_ACCESS_KEY": "x"}
-        outcome = place.fetch("s3://models/m.onnx", {**keys, "AWS_ENDPOINT_URL": server.url})
+        outcome = place.fetch("s3://models/m.onnx", {**KEYS, "AWS_ENDPOINT_URL": server.url})
     assert "the bucket is in another region; put AWS_REGION into the Secret" in outcome.message
 
 
@@ -295,8 +319,6 @@ class Pod:
     def fetch(self, scheme: str) -> Outcome:
         """Fetch a model without credentials."""
         secret = {"ca.crt": (self.servers.folder / "ca.crt").read_text()}
-        if scheme == "gs":
-            secret = {"GOOGLE_BASE_URL": self.servers.addresses["gcs"]}
         return self.place.fetch(f"{scheme}://models/plain.onnx", secret)
 
 
@@ -329,19 +351,24 @@ AZURE = {
     "AZURE_TENANT_ID": "tenant",
     "AZURE_AUTHORITY_HOST": "{tls}",
     "AZURE_STORAGE_ACCOUNT_NAME": AZURE_ACCOUNT,
-    "AZURE_STORAGE_ENDPOINT": "{azure}",
 }
-GKE = {"GCE_METADATA_HOST": "{host}"}  # the metadata service answers for the pod
+MACHINE = {"AWS_METADATA_ENDPOINT": "{plain}", **S3}
+GKE = {"GCE_METADATA_HOST": "{host}", "GOOGLE_BASE_URL": "{gcs}"}  # it answers for the pod
 
 
 @pytest.mark.parametrize(
     ("scheme", "environment", "asked", "reported"),
     [
-        ("s3", {"AWS_METADATA_ENDPOINT": "{plain}", **S3}, "PUT /latest/api/token", SHOWN),
+        ("s3", MACHINE, "PUT /latest/api/token", SHOWN),
         ("gs", GKE, "GET /computeMetadata/v1/instance/service-accounts/default/token", None),
         ("s3", ROLE, "POST /sts", SHOWN),
         ("s3", POD_IDENTITY, "GET /eks", SHOWN),
-        ("az", AZURE, "POST /tenant/oauth2/v2.0/token", "let the pod's own identity read it"),
+        (
+            "az",
+            {**AZURE, "AZURE_STORAGE_ENDPOINT": "{azure}"},
+            "POST /tenant/oauth2/v2.0/token",
+            "let the pod's own identity read it",
+        ),
     ],
     ids=["a role of the machine", "GKE", "a role of the service account", "EKS", "Azure"],
 )
@@ -361,13 +388,55 @@ def test_the_pods_identity_is_shown_to_the_store(
         assert FEDERATED_TOKEN in request.path + request.body.decode()
 
 
+def read_credentials(server: ScriptedServer) -> set[str]:
+    """Return the credentials in the headers that a server got, of which there were some."""
+    assert server.seen
+    names = {"authorization", "x-amz-security-token"}
+    headers = (header for seen in server.seen for header in seen.headers.items())
+    return {value for name, value in headers if name.lower() in names}
+
+
+# fault: Security | a model's Secret, or its az:// address, names a server that shall get the token of
+#   the pod's own identity | the server is asked without that identity | prevented
+@pytest.mark.parametrize(
+    ("scheme", "environment"),
+    [("s3", MACHINE), ("s3", ROLE), ("s3", POD_IDENTITY), ("gs", GKE), ("az", AZURE)],
+    ids=["a role of the machine", "a role of the service account", "EKS", "GKE", "Azure"],
+)
+def test_the_pods_identity_is_not_shown_to_a_server_that_a_secret_names(
+    scheme: str, environment: dict[str, str], pod: Pod
+) -> None:
+    pod.set(environment)
+    with ScriptedServer(lambda _: (403, {}, b"")) as server:
+        outcome = pod.place.fetch(f"{scheme}://models/plain.onnx", at(server.url)[scheme])
+    assert "the pod's own identity is not shown to a server that the Secret" in outcome.message
+    assert (read_credentials(server), pod.plain.asked, pod.tls.asked) == (set(), [], [])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "environment", "keys"),
+    [
+        ("s3", {"AWS_SESSION_TOKEN": "another"}, KEYS),
+        ("az", AZURE, {"AZURE_STORAGE_SAS_TOKEN": "sv=1&sig=s1g"}),
+    ],
+)
+def test_a_secret_s_own_credentials_come_first(
+    scheme: str, environment: dict[str, str], keys: dict[str, str], pod: Pod
+) -> None:
+    pod.set(environment)
+    with ScriptedServer(lambda _: (403, {}, b"")) as server:
+        pod.place.fetch(f"{scheme}://models/plain.onnx", at(server.url)[scheme] | keys)
+    assert all(text.startswith("AWS4-HMAC-SHA256 ") for text in read_credentials(server))
+    assert pod.tls.asked == []
+
+
 def test_a_machine_without_a_role_sends_no_credentials(
     filled: SourceServers, place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ScriptedServer() as empty:
         monkeypatch.setenv("AWS_METADATA_ENDPOINT", empty.url)
-        secret = {"AWS_ENDPOINT_URL": filled.addresses["s3"]}
-        outcome = place.fetch("s3://models/plain.onnx", secret)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", filled.addresses["s3"])
+        outcome = place.fetch("s3://models/plain.onnx")
     assert "access is denied; the request had no credentials: name a Secret" in outcome.message
 
 

@@ -420,6 +420,27 @@ def test_unreadable_report_is_no_endless_loop() -> None:
 # changes
 
 
+def refuses(world: World, *networks: str) -> World:
+    world.config = replace(world.config, refused_networks=networks)
+    return world.operator_restarts()
+
+
+def test_a_refused_source_is_read_again_once_the_administrator_refuses_other_networks() -> None:
+    world = refuses(World(), "10.0.0.0/8").job_fails(Reason.SOURCE_REFUSED, "fetch")
+    refuses(world, "10.0.0.0/8")
+    assert world.conditions()["Stalled"] == ("True", "SourceRefused")
+    refuses(world)
+    assert world.conditions()["Reconciling"] == ("True", "Preparing")
+    assert "failure" not in world.status["preparation"]
+
+
+def test_what_was_read_is_not_read_again_where_other_networks_are_refused() -> None:
+    world = serving()
+    before = (world.status, jobs(world))
+    refuses(world, "10.0.0.0/8")
+    assert (world.status, jobs(world)) == before
+
+
 def test_a_corrected_spec_is_tried_at_once_and_the_running_job_goes() -> None:
     world = World().settle()
     first = world.job()["metadata"]["name"]

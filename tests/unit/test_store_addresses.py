@@ -129,6 +129,29 @@ def test_what_holds_objects_is_named_as_its_provider_calls_it(uri: str, reported
 
 
 @pytest.mark.parametrize(
+    ("uri", "identity"),
+    [
+        ("az://models.blob.core.windows.net/c/m", "environment"),
+        ("az://models.z01.blob.storage.azure.net/c/m", "environment"),
+        ("az://models.blob.core.windows.net.evil.example/c/m", "withheld"),
+        ("az://core.windows.net/c/m", "withheld"),
+    ],
+)
+def test_only_servers_of_azure_s_own_in_an_address_get_the_pods_identity(
+    uri: str, identity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AZURE_FEDERATED_TOKEN_FILE", "/token")
+    assert bucket(uri, Secret({}), of_source=True).identity == identity
+
+
+def test_a_stores_server_gets_the_pods_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its Secret is the administrator's."""
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/token")
+    named = Secret({"AWS_ENDPOINT_URL": "http://minio"})
+    assert bucket("s3://b/a", named).identity == "environment"
+
+
+@pytest.mark.parametrize(
     "endpoint",
     ["http://minio", "https://minio.shop.svc:9000", "http://[::1]:9000", "http://h/p/q/"],
 )

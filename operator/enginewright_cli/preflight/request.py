@@ -15,6 +15,7 @@ from enginewright_contract.task import MOST_STEPS, Processing, Promise, Recipe
 from enginewright_cli.formatting import visible
 from enginewright_cli.preflight import options, targets
 from enginewright_cli.preflight.config import ModelOptions
+from enginewright_cli.preflight.targets import PreflightTarget
 from enginewright_cli.reporting import CommandError
 
 _MISSING: Final = "no such file"
@@ -29,7 +30,7 @@ class PreflightRequest:
     """The model to check, and how."""
 
     source: str  # a path of this machine, or a URI as in spec.source.uri
-    targets: tuple[targets.PreflightTarget, ...]
+    targets: tuple[PreflightTarget, ...]
     recipe: Recipe  # its backend and versions are filled in for each target
     promise: Promise
     samples: Path | None = None
@@ -42,7 +43,7 @@ class PreflightRequest:
     steps: dict[str, Path] = field(default_factory=dict)
 
     @property
-    def checked(self) -> tuple[targets.PreflightTarget, ...]:
+    def checked(self) -> tuple[PreflightTarget, ...]:
         """Return the targets that can be checked here, at least one."""
         return tuple(target for target in self.targets if target.name not in self.unchecked)
 
@@ -148,9 +149,7 @@ def _name_folder(text: str, claim: str, folder: Path) -> str:
     return re.sub(rf"\bclaim {re.escape(claim)}(?![\w-])", lambda _: f"folder {folder}", text)
 
 
-def _parse_targets(
-    names: Sequence[str], backend: str | None
-) -> tuple[targets.PreflightTarget, ...]:
+def _parse_targets(names: Sequence[str], backend: str | None) -> tuple[PreflightTarget, ...]:
     parsed = tuple(targets.parse(name, backend) for name in names)
     if parsed and backend and all(target.backend != backend for target in parsed):
         shown = ", ".join(target.name for target in parsed)
@@ -161,13 +160,13 @@ def _parse_targets(
 
 
 def _choose_targets(
-    named: Sequence[targets.PreflightTarget],
+    named: Sequence[PreflightTarget],
     held: ImageFacts,
     image: tuple[str, ImageFacts] | None,
     *,
     locked: bool,
     defaults: bool,
-) -> tuple[targets.PreflightTarget, ...]:
+) -> tuple[PreflightTarget, ...]:
     """Return the targets with what runs them here; of defaults, those that the image serves."""
     settled = (targets.settle(target, held, image and image[1], locked=locked) for target in named)
     chosen = tuple(dict.fromkeys(settled))

@@ -100,17 +100,23 @@ class BucketClient:
         keys = self._bucket.scheme.keys
         match self._bucket.identity:
             case "secret":
-                return f"correct the Secret in {secret} (keys {keys}), and what it may {right}"
+                remedy = f"correct the Secret in {secret} (keys {keys}), and what it may {right}"
+            case "withheld":
+                remedy = (
+                    "the request had no credentials, as the pod's own identity is not shown to a server that"
+                    f" the Secret or the address names: put {keys} into the Secret in {secret}"
+                )
             case "anonymous":
-                return (
+                remedy = (
                     f"the request had no credentials: name a Secret in {secret} (keys {keys}),"
                     " or give the pod's service account an identity of the cloud"
                 )
             case _:
-                return (
+                remedy = (
                     f"let the pod's own identity {right} it, or name a Secret in {secret}"
                     f" (keys {keys})"
                 )
+        return remedy
 
     async def _reopen(self, error: StoreError) -> bool:
         if error.kind == "region":

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 _S3_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _S3_REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_AZURE: Final = (  # Microsoft's servers alone have names that end so
+    ".core.windows.net",
+    ".storage.azure.net",
+    ".core.usgovcloudapi.net",
+    ".core.chinacloudapi.cn",
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,7 @@ class Location:
     path: str
     settings: dict[str, Any]
     has_credentials: bool  # the Secret has some
+    names_server: bool  # the Secret or the address does, which may be anybody's
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,8 @@ class BucketScheme:
     locate: "Callable[[str, str, Secret], Location]"
     metadata_variable: str  # overrides the address of the node's metadata service
     metadata: str  # that address
-    environment: tuple[str, ...]  # variables; any of them means that the platform set an identity
+    # variables; any of them means that the platform set an identity
+    environment: tuple[str, ...]
 
 
 def _s3(name: str, path: str, secret: Secret) -> Location:
@@ -61,7 +69,8 @@ def _s3(name: str, path: str, secret: Secret) -> Location:
     settings["region"] = _setting(secret, *_S3_REGIONS, check=check_region) or "us-east-1"
     if endpoint := _setting(secret, *_S3_ENDPOINTS, check=check_endpoint):
         settings["endpoint"] = endpoint.rstrip("/")
-    return Location(name, path, settings, has_credentials="access_key_id" in settings)
+    names_server = secret.get(*_S3_ENDPOINTS) is not None
+    return Location(name, path, settings, "access_key_id" in settings, names_server)
 
 
 def _gs(name: str, path: str, secret: Secret) -> Location:
@@ -71,7 +80,8 @@ def _gs(name: str, path: str, secret: Secret) -> Location:
         settings["service_account_key"] = key
     if endpoint := _setting(secret, "GOOGLE_BASE_URL", check=check_endpoint):
         settings["base_url"] = endpoint.rstrip("/")
-    return Location(name, path, settings, has_credentials="service_account_key" in settings)
+    names_server = secret.get("GOOGLE_BASE_URL") is not None
+    return Location(name, path, settings, "service_account_key" in settings, names_server)
 
 
 def _az(name: str, path: str, secret: Secret) -> Location:
@@ -93,9 +103,11 @@ def _az(name: str, path: str, secret: Secret) -> Location:
         settings["account_name"] = account
     if endpoint := _setting(secret, "AZURE_STORAGE_ENDPOINT", check=check_endpoint):
         settings["endpoint"] = endpoint.rstrip("/")
+    names_server = secret.get("AZURE_STORAGE_ENDPOINT") is not None
     if "." in name:  # ACCOUNT.blob.core.windows.net/CONTAINER/PATH
         check_endpoint("the storage account in the address", f"https://{name}")
         settings |= {"account_name": name.partition(".")[0], "endpoint": f"https://{name}"}
+        names_server = not name.endswith(_AZURE)
         name, _, path = path.partition("/")
     if not settings.get("account_name"):
         raise unreachable(
@@ -104,7 +116,7 @@ def _az(name: str, path: str, secret: Secret) -> Location:
             " AZURE_STORAGE_ACCOUNT_NAME into the Secret in secretRef; on the command line, into"
             " the environment",
         )
-    return Location(name, path, settings, has_credentials)
+    return Location(name, path, settings, has_credentials, names_server)
 
 
 def _setting(secret: Secret, *keys: str, check: "Callable[[str, str], None]") -> str | None:
@@ -133,6 +145,7 @@ BUCKET_SCHEMES: "Final[dict[Scheme, BucketScheme]]" = {
         metadata="http://169.254.169.254",
         environment=(
             "AWS_ACCESS_KEY_ID",
+            "AWS_SESSION_TOKEN",
             "AWS_WEB_IDENTITY_TOKEN_FILE",
             "AWS_CONTAINER_CREDENTIALS_FULL_URI",
             "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",

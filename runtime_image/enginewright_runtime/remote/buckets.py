@@ -3,11 +3,14 @@
 Credentials are taken from the first of: the keys of the Secret; the pod's environment as set by the
 platform (IRSA and EKS Pod Identity, Azure workload identity, GOOGLE_APPLICATION_CREDENTIALS); the
 node's metadata service (EC2 roles, GKE workload identity, Azure managed identities). Without any,
-requests are anonymous, which public buckets allow.
+requests are anonymous, which public buckets allow. So are those for a source whose Secret or address names
+the server: a user of the namespace has chosen that, who would get the token of the pod's own identity.
 """
 
 import os
 import socket
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -35,7 +38,7 @@ class Bucket:
     scheme: Scheme
     name: str
     path: str  # of the file or folder in it, without / at the ends
-    identity: str  # secret | environment | metadata | anonymous
+    identity: str  # secret | environment | metadata | withheld | anonymous
     settings: dict[str, Any] = field(default_factory=dict, repr=False)
     authority: str | None = field(default=None, repr=False)
 
@@ -68,18 +71,22 @@ class Bucket:
         if self.authority:
             client["root_certificate"] = self.authority
         retry: RetryConfig = {"max_retries": retries, "retry_timeout": timedelta(minutes=2)}
-        return BUCKET_SCHEMES[self.scheme].store(
-            self.name, client_options=client, retry_config=retry, **self.settings
-        )
+        kind = BUCKET_SCHEMES[self.scheme]
+        with _without_variables(kind.environment if self.identity == "secret" else ()):
+            return kind.store(self.name, client_options=client, retry_config=retry, **self.settings)
 
 
+_UNSIGNED: Final = frozenset({"withheld", "anonymous"})
 _NO_CREDENTIALS: Final = frozenset(
     {"region", "endpoint", "base_url", "account_name", "virtual_hosted_style_request"}
 )
 
 
-def bucket(uri: str, secret: Secret, *, anonymous: bool = False) -> Bucket:
-    """Return the bucket at `uri`, as the Secret's identity, else the pod's unless `anonymous`; raises SourceUnreachable."""
+def bucket(uri: str, secret: Secret, *, anonymous: bool = False, of_source: bool = False) -> Bucket:
+    """Return the bucket at `uri`, as the Secret's identity, else the pod's; raises SourceUnreachable.
+
+    The pod's identity is not used if `anonymous`, nor that of a source for a server that its Secret or `uri` names.
+    """
     scheme = scheme_of(uri)
     kind = BUCKET_SCHEMES.get(scheme) if scheme else None
     if scheme is None or kind is None:
@@ -91,11 +98,26 @@ def bucket(uri: str, secret: Secret, *, anonymous: bool = False) -> Bucket:
     check_bucket(scheme, place.name)
     if secret.get(AUTHORITY):
         secret.trust()
-    identity = "secret" if place.has_credentials else "anonymous" if anonymous else _identity(kind)
+    if place.has_credentials:
+        identity = "secret"
+    elif of_source and place.names_server:
+        identity = "withheld"
+    else:
+        identity = "anonymous" if anonymous else _identity(kind)
     opened = Bucket(
         scheme, place.name, place.path.strip("/"), identity, place.settings, secret.get(AUTHORITY)
     )
-    return opened.anonymous() if identity == "anonymous" else opened
+    return replace(opened.anonymous(), identity=identity) if identity in _UNSIGNED else opened
+
+
+@contextmanager
+def _without_variables(names: Collection[str]) -> Iterator[None]:
+    """Hide variables, some of which a client prefers to the credentials that it is given."""
+    hidden = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 def _identity(kind: BucketScheme) -> str:

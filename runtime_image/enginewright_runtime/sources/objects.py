@@ -41,7 +41,7 @@ class ObjectSource(ModelSource):
     """An object, or the objects below a prefix, each with its own version."""
 
     def __init__(self, uri: str, secret: Secret, *, anonymous: bool = False) -> None:
-        self._bucket = bucket(uri, secret, anonymous=anonymous)
+        self._bucket = bucket(uri, secret, anonymous=anonymous, of_source=True)
         self._client = BucketClient(self._bucket, peers=Peers())
         self._folder = self._bucket.path  # prefix that paths are relative to, once found
         self._validator: str | None = None  # of the object at the address, once found
@@ -97,7 +97,10 @@ class ObjectSource(ModelSource):
             return False  # or the bucket does not exist, which listing it reports
         except BaseError:
             # unlike a HEAD's, the response of a GET has a body, with the reason
-            await obstore.get_async(store, self._bucket.path)
+            try:
+                await obstore.get_async(store, self._bucket.path)
+            except FileNotFoundError:
+                return False
         return True
 
     async def _receive(self, store: "Store", key: str, transfer: Transfer) -> None:
@@ -136,7 +139,10 @@ class ObjectSource(ModelSource):
                 add(listed["objects"])
             return entries[:most]
 
-        return asyncio.run(with_retries(f"list {self.shown}", lambda: self._request(once)))
+        try:
+            return asyncio.run(with_retries(f"list {self.shown}", lambda: self._request(once)))
+        except Missing:  # not every server says in a document of errors what it does not have
+            raise unreachable(f"{self.shown}: there is no such bucket") from None
 
     async def _request(
         self,

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from enginewright_contract.images import COMPILED_BACKENDS, UNUSABLE_REMEDY, VARIANTS, ImageFacts
 from enginewright_contract.keys import content, content_hash
@@ -25,6 +25,8 @@ from enginewright.plan.resolve.recipe import find_rest, recipe, steps_sha256, wh
 from enginewright.plan.resolve.recipe import inputs as prepare_inputs
 from enginewright.plan.resolve.sources import PinnedSource, pin_source
 from enginewright.plan.types import Facts, Obstacle
+
+_OF_READING: Final = frozenset({"refresh", "refused_networks"})  # and not of what is read
 
 
 @dataclass(frozen=True)
@@ -240,8 +242,10 @@ def _target(
         **({"refresh": source.refresh} if source.refresh else {}),
         **({"steps": digests} if (digests := steps_sha256(spec)) else {}),
     }
+    refused = facts.config.refused_networks
     job = {
         **artifact,
+        **({"refused_networks": refused} if refused else {}),
         "image": image,
         **({"pipeline": image_facts.pipeline} if image_facts.pipeline else {}),
         "secrets": [(input_.name, input_.secret) for input_ in inputs if input_.secret],
@@ -252,8 +256,8 @@ def _target(
         **nodes,
     }
     rollout = {
-        # a refresh does not make a rejected backend a candidate again
-        **{name: value for name, value in job.items() if name != "refresh"},
+        # what only decides how a source is read does not make a rejected backend a candidate again
+        **{name: value for name, value in job.items() if name not in _OF_READING},
         "promise": content(candidate.promise),
         "classes": [content(device_class.spec) for device_class in classes],
     }
