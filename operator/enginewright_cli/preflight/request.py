@@ -71,7 +71,6 @@ def request(
     source: str, model_options: ModelOptions, held: ImageFacts, image: tuple[str, ImageFacts] | None
 ) -> PreflightRequest:
     """Return the request; `held` is installed here, `image` will serve. Raises OptionError, TargetError and CommandError."""
-    _check_source(source)
     samples = _data("samples", model_options.samples, folder=False)
     calibration = _data("calibration", model_options.calibration, folder=True)
     sent = _data("request", model_options.request, folder=False)
@@ -172,7 +171,8 @@ def _steps(option: str, sources: tuple[str, ...] | None, local: dict[str, Path])
     return tuple(uris)
 
 
-def _check_source(source: str) -> None:
+def check_source(source: str) -> None:
+    """Verify, before anything starts, that a model's path names one. Raises OptionError."""
     if not source.isascii() and any(0xD800 <= ord(item) <= 0xDFFF for item in source):
         # surrogates, by which Python represents bytes that are not UTF-8; JSON cannot contain them
         raise options.OptionError(f"{visible(source)}: its name is not UTF-8; rename it")
