@@ -14,6 +14,7 @@ from enginewright_contract.task import MOST_STEPS, Processing, Promise, Recipe
 from enginewright_cli.formatting import visible
 from enginewright_cli.preflight import options, targets
 from enginewright_cli.preflight.config import ModelOptions
+from enginewright_cli.preflight.targets import PreflightTarget
 from enginewright_cli.reporting import CommandError
 
 _MISSING: Final = "no such file"
@@ -28,7 +29,7 @@ class PreflightRequest:
     """The model to check, and how."""
 
     source: str  # a path of this machine, or a URI as in spec.source.uri
-    targets: tuple[targets.PreflightTarget, ...]
+    targets: tuple[PreflightTarget, ...]
     recipe: Recipe  # its backend and versions are filled in for each target
     promise: Promise
     samples: Path | None = None
@@ -41,7 +42,7 @@ class PreflightRequest:
     steps: dict[str, Path] = field(default_factory=dict)
 
     @property
-    def checked(self) -> tuple[targets.PreflightTarget, ...]:
+    def checked(self) -> tuple[PreflightTarget, ...]:
         """Return the targets that can be checked here, at least one."""
         return tuple(target for target in self.targets if target.name not in self.unchecked)
 
@@ -190,27 +191,27 @@ def _check_path(source: str, shown: str) -> None:
         raise options.OptionError(f"{shown}: neither a file nor a folder")
     models = _list_models(path) if path.is_dir() else []
     if len(models) > 1:
-        each = dict.fromkeys(
+        patterns = dict.fromkeys(
             f"{shlex.quote(str(model.parent))}/*{model.suffix}" for model in models
         )
         raise options.OptionError(
             f"{shown}: a folder with {len(models)} models, of which each is checked by itself; name one of"
-            f" them, or all: enginewright preflight {' '.join(each)}"
+            f" them, or all: enginewright preflight {' '.join(patterns)}"
         )
 
 
 def _list_models(folder: Path) -> list[Path]:
     """Return the models of a folder among which stage `fetch` would choose: those directly in it, else those below."""
     for pattern in ("*", "**/*"):
-        found = [
+        models = [
             path
             for path in sorted(folder.glob(pattern))
             if path.suffix.lower() == ".onnx"
             and path.is_file()
             and not any(part.startswith(".") for part in path.relative_to(folder).parts)
         ]
-        if found:
-            return found
+        if models:
+            return models
     return []
 
 
