@@ -128,18 +128,6 @@ def test_targets_that_are_not_installed_stop_no_other(
     assert why in desk.run(*given).stdout
 
 
-def test_a_folder_of_several_models_says_what_to_type(desk: Desk) -> None:
-    for name in ("my models/a.onnx", "my models/b.onnx", "deep/c/m.onnx", "deep/d/m.ONNX"):
-        desk.save(broken.relu(), name)
-    for folder, command in (
-        ("my models", "'my models'/*.onnx"),
-        ("deep", "deep/c/*.onnx deep/d/*.ONNX"),
-    ):
-        done = desk.run(folder, "--target", "cpu")
-        assert (done.returncode, done.stdout) == (64, "")
-        assert f"name one of them, or all: enginewright preflight {command}\n" in done.stderr
-
-
 def test_the_table_is_plain_where_it_is_piped(desk: Desk) -> None:
     path = desk.save(broken.one_node("Frobnicate", "com.example"))
     done = desk.run(path, "--target", "cpu")

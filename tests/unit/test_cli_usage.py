@@ -68,6 +68,7 @@ def test_an_empty_value_is_none(run: Run, typed: tuple[str, ...]) -> None:
     "typed",
     [
         "describe GONE",
+        "serve GONE",
         "upload GONE s3://models/m.onnx",
         "engine inspect GONE",
         "store ls GONE",
@@ -79,6 +80,23 @@ def test_a_file_that_is_not_there_is_wrong_usage(run: Run, tmp_path: Path, typed
     code, out, said = run(*typed.replace("GONE", str(gone)).split())
     assert (code, out) == (64, "")
     assert f"{gone}: no such file" in said
+
+
+@pytest.mark.parametrize("command", ["preflight", "serve"])
+@pytest.mark.parametrize(
+    ("folder", "typed"),
+    [("my models", "'my models'/*.onnx"), ("deep", "deep/c/*.onnx deep/d/*.ONNX")],
+)
+def test_a_folder_of_several_models_says_what_to_type(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, folder: str, typed: str
+) -> None:
+    for name in ("my models/a.onnx", "my models/b.onnx", "deep/c/m.onnx", "deep/d/m.ONNX"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    code, out, said = run(command, folder)
+    assert (code, out) == (64, "")
+    assert f"name one of them, or all: enginewright preflight {typed}\n" in said
 
 
 def test_completion(

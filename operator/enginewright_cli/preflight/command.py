@@ -25,7 +25,7 @@ from enginewright_cli.preflight.config import ConfigError, Configuration, ModelO
 from enginewright_cli.preflight.many import RunSettings, check_all, error_text
 from enginewright_cli.preflight.outputs import FileMessage, Outputs
 from enginewright_cli.preflight.progress import show_progress
-from enginewright_cli.preflight.request import PreflightRequest, request
+from enginewright_cli.preflight.request import PreflightRequest, check_source, request
 from enginewright_cli.preflight.result import VERDICTS, Result, Results, Verdict, worst
 from enginewright_cli.preflight.stages import running_stages
 from enginewright_cli.preflight.stopping import Stopped, stop_on_signals
@@ -77,6 +77,8 @@ def _results(
         )
         if arguments.image and arguments.runtime_version:
             raise options.OptionError("give --image or --runtime-version, not both")
+        for model in models:
+            check_source(model)
         outputs.check(list(models))
         cache = None
         if not arguments.no_cache:

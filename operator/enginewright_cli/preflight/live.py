@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from enginewright_cli.formatting import visible
 from enginewright_cli.preflight.many import Watcher
-from enginewright_cli.preflight.progress import now
 from enginewright_cli.preflight.result import Result
+from enginewright_cli.preflight.stage_line import update_line
 
 _LONGEST: Final = 80  # characters of a name
 
@@ -55,7 +55,7 @@ class _Live(Watcher):
     def stage(self, source: str, target: str, stage: str) -> None:
         name = f"{_name(source)}  " if self._models > 1 else ""
         with self._lock:
-            row = now(self._stages[source], target, stage)
+            row = update_line(self._stages[source], target, stage)
             self._progress.update(self._rows[source], description=f"{name}{row}")
 
     @override

@@ -13,17 +13,9 @@ from enginewright_cli import output
 from enginewright_cli.formatting import visible
 from enginewright_cli.preflight.many import Watcher
 from enginewright_cli.preflight.result import Result
+from enginewright_cli.preflight.stage_line import update_line
 
 _EVERY_SECONDS: Final = 5.0
-
-
-def now(stages: dict[str, str], targets: str, stage: str) -> str:
-    """Record the stage that starts for comma-separated `targets`; return the stages of all Jobs, for people."""
-    current = set(targets.split(", "))
-    for earlier in [item for item in stages if current & set(item.split(", ")) and item != targets]:
-        del stages[earlier]
-    stages[targets] = stage
-    return "  ".join(f"{key}: {running}" for key, running in stages.items())
 
 
 class _Lines(Watcher):
@@ -49,7 +41,7 @@ class _Lines(Watcher):
     @override
     def stage(self, source: str, target: str, stage: str) -> None:
         with self._lock:
-            self._running[source] = f"{source}: {now(self._stages[source], target, stage)}"
+            self._running[source] = f"{source}: {update_line(self._stages[source], target, stage)}"
 
     @override
     def on_ended(self, result: Result) -> None:

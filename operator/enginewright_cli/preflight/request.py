@@ -82,7 +82,6 @@ def request(
     Raises:
         OptionError, TargetError, CommandError: something cannot be checked.
     """
-    _check_source(source)
     samples = _data("samples", model_options.samples, folder=False)
     calibration = _data("calibration", model_options.calibration, folder=True)
     sent = _data("request", model_options.request, folder=False)
@@ -205,7 +204,8 @@ def _steps(option: str, sources: tuple[str, ...] | None, local: dict[str, Path])
     return tuple(uris)
 
 
-def _check_source(source: str) -> None:
+def check_source(source: str) -> None:
+    """Verify, before anything starts, that a model's path names one. Raises OptionError."""
     if not source.isascii() and any(0xD800 <= ord(item) <= 0xDFFF for item in source):
         # surrogates, by which Python represents bytes that are not UTF-8; JSON cannot contain them
         raise options.OptionError(f"{visible(source)}: its name is not UTF-8; rename it")
@@ -223,27 +223,27 @@ def _check_path(source: str, shown: str) -> None:
         raise options.OptionError(f"{shown}: neither a file nor a folder")
     models = _list_models(path) if path.is_dir() else []
     if len(models) > 1:
-        each = dict.fromkeys(
+        patterns = dict.fromkeys(
             f"{shlex.quote(str(model.parent))}/*{model.suffix}" for model in models
         )
         raise options.OptionError(
             f"{shown}: a folder with {len(models)} models, of which each is checked by itself; name one of"
-            f" them, or all: enginewright preflight {' '.join(each)}"
+            f" them, or all: enginewright preflight {' '.join(patterns)}"
         )
 
 
 def _list_models(folder: Path) -> list[Path]:
     """Return the models of a folder among which stage `fetch` would choose: those directly in it, else those below."""
     for pattern in ("*", "**/*"):
-        found = [
+        models = [
             path
             for path in sorted(folder.glob(pattern))
             if path.suffix.lower() == ".onnx"
             and path.is_file()
             and not any(part.startswith(".") for part in path.relative_to(folder).parts)
         ]
-        if found:
-            return found
+        if models:
+            return models
     return []
 
 

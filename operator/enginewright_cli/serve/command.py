@@ -111,6 +111,7 @@ def _serve(
             f"--target {target}: its engine is built and served by a cluster, and checked by"
             " `enginewright preflight`; serve with cpu, openvino or cuda"
         )
+    requests.check_source(model)
     Ports(port).check()
     with stop_on_signals() as stop, running_stages() as stages:
         cache = ResultCache(default_folder(), tell)
