@@ -33,7 +33,8 @@ FORBIDDEN = (
     *("patch inferencemodels", "delete acceleratorclasses", "create pods", "create pods/exec"),
     *("delete persistentvolumeclaims", "update leases.coordination.k8s.io"),
     *("create leases.coordination.k8s.io", "get secrets", "get configmaps"),
-    "create clusterroles.rbac.authorization.k8s.io",
+    *("create clusterroles.rbac.authorization.k8s.io", "get nodes", "get pods"),
+    *("get inferencemodels/status", "get acceleratorclasses/status"),
 )
 
 Helm = Callable[..., str]

@@ -174,7 +174,7 @@ def test_engines_are_made_and_models_are_not(objects: list[Object]) -> None:
     }
     assert verbs["inferencemodels"] == {"get", "list", "watch"}
     assert verbs["inferenceengines"] == {"get", "list", "watch", "create", "patch", "delete"}
-    assert verbs["inferenceengines/status"] == {"get", "patch"}
+    assert verbs["inferenceengines/status"] == {"patch"}
 
 
 def test_config_maps_only_by_name_and_at_home(objects: list[Object]) -> None:

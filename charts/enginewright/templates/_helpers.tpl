@@ -128,7 +128,7 @@ app.kubernetes.io/component: node-cache
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [enginewright.dev]
   resources: [inferencemodels/status, inferenceengines/status]
-  verbs: [get, patch]
+  verbs: [patch]
 - apiGroups: [enginewright.dev]
   resources: [inferencemodels/finalizers, inferenceengines/finalizers] # required to set owner references where OwnerReferencesPermissionEnforcement is enabled, as on OpenShift
   verbs: [update]
@@ -155,7 +155,7 @@ app.kubernetes.io/component: node-cache
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [pods] # annotated: what permits one to become unready (docs/sidecar.md), and what others measured (docs/throughput.md)
-  verbs: [get, list, watch, patch]
+  verbs: [list, watch, patch]
 - apiGroups: [""]
   resources: [persistentvolumeclaims] # only the store's; never deleted
   resourceNames: [{{ .Values.store.claim | quote }}]
