@@ -14,7 +14,7 @@ from rich.console import Console
 from typing_extensions import override
 
 from tests.support import broken_models as broken
-from tests.support.preflight_runs import HELD, Desk, make_request
+from tests.support.preflight_runs import HELD, Desk, drop_progress, make_request
 from tests.support.waiting import until
 
 CPU = ("--target", "cpu", "--backend", "cpu")
@@ -73,7 +73,8 @@ def test_an_option_that_one_model_cannot_have_names_the_model(desk: Desk) -> Non
     )
     done = desk.run()
     assert (done.returncode, done.stdout) == (64, "")
-    assert done.stderr.startswith("enginewright preflight: b.onnx: --runtime-version '9.9'")
+    said = drop_progress(done.stderr)
+    assert said.startswith("enginewright preflight: b.onnx: --runtime-version '9.9'")
 
 
 class NoProcesses(Stages):

@@ -262,7 +262,7 @@ def test_a_real_model_is_written_as_it_would_serve(rendered: Run) -> None:
     manifest = (rendered.folder / "m.yaml").read_text()
     assert manifest == rendered.result.manifest
     assert "max: [1, 3, 48, 192]" in manifest
-    assert "# upload " in (rendered.folder / "page.html").read_text()
+    assert "# enginewright upload " in (rendered.folder / "page.html").read_text()
 
 
 def test_nothing_is_written_of_a_model_that_nothing_serves(refused: Run) -> None:

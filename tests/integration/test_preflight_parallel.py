@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from enginewright_cli.preflight.live import _Live
-from enginewright_cli.preflight.progress import now
+from enginewright_cli.preflight.stage_line import update_line
 from enginewright_cli.preflight.stopping import Stop, Stopped, in_parallel
 from onnx import ModelProto
 from rich.console import Console
@@ -108,11 +108,11 @@ def test_a_stop_is_set_with_the_one_around_it_and_not_the_other_way() -> None:
 
 def test_each_target_is_shown_with_its_stage() -> None:
     stages: dict[str, str] = {}
-    assert now(stages, "cpu", "fetch") == "cpu: fetch"
-    assert now(stages, "sm86, sm89", "fetch") == "cpu: fetch  sm86, sm89: fetch"
-    assert now(stages, "cpu", "validate") == "cpu: validate  sm86, sm89: fetch"
-    assert now(stages, "sm89", "build") == "cpu: validate  sm89: build"
-    assert now(stages, "sm86", "build") == "cpu: validate  sm89: build  sm86: build"
+    assert update_line(stages, "cpu", "fetch") == "cpu: fetch"
+    assert update_line(stages, "sm86, sm89", "fetch") == "cpu: fetch  sm86, sm89: fetch"
+    assert update_line(stages, "cpu", "validate") == "cpu: validate  sm86, sm89: fetch"
+    assert update_line(stages, "sm89", "build") == "cpu: validate  sm89: build"
+    assert update_line(stages, "sm86", "build") == "cpu: validate  sm89: build  sm86: build"
 
 
 class Slow(Progress):

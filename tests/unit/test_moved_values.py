@@ -49,3 +49,26 @@ def test_results_of_a_loop_are_those_of_its_body() -> None:
         >
     """
     assert find(body) == {"p", "out"}
+
+
+def test_results_are_found_in_the_state_of_a_loop_and_the_steps_of_a_scan() -> None:
+    # fault: probabilities that a loop carries on are zeros in FP16
+    body = """
+        s = Softmax(x)
+        n = Constant <value_int = 3> ()
+        r = Loop (n, c, s) <
+            body = g (int64 i, bool go, float[1, 4, 6] y) => (bool on, float[1, 4, 6] z) { on = Identity(go) z = Relu(y) }
+        >
+        out = Scan <num_scan_inputs = 1, body = h (float[4, 6] p) => (float[4, 6] q) { q = Neg(p) }> (r)
+    """
+    assert find(body) == {"s", "y", "z", "r", "p", "q", "out"}
+
+
+def test_results_are_found_behind_scatters_casts_and_sequences() -> None:
+    body = """
+        s = Softmax(x) d = Cast <to = 11> (s) f = Cast <to = 1> (d)
+        e = SequenceConstruct(f, f) i = Constant <value_int = 1> () t = SequenceAt(e, i)
+        j = Constant <value_ints = [0]> () k = Unsqueeze(j, j)
+        out = ScatterND(x, k, t)
+    """
+    assert find(body) == {"s", "d", "f", "e", "t", "out"}

@@ -45,7 +45,9 @@ def add_noise(share: float) -> Change:
     """Return what rounding does to an array, relative to its own scale."""
 
     def change(name: str, array: Array) -> Array:
-        noise = np.random.default_rng(len(name)).normal(0, share * array.std(), array.shape)
+        noise = np.random.default_rng(len(name)).normal(
+            0, share * array.std(dtype=np.float64), array.shape
+        )
         return (array + noise).astype(np.float32)
 
     return change
@@ -284,6 +286,49 @@ def test_boxes_of_a_large_output_that_are_wrong_beside_their_anchors_fail(
     assert verdict.outputs[0].unjudged == ()
 
 
+def test_samples_with_values_that_are_none_say_nothing_of_the_others() -> None:
+    # fault: one image of NaN, or a mask somewhere in each sample, and boxes that stand still agree
+    boxes = make_boxes(5)
+    boxes["s4"][:] = np.nan
+    assert not compare(boxes, drop_offsets, add_noise(0.001)).agrees
+    boxes = make_boxes(4)
+    for index, array in enumerate(boxes.values()):
+        array[..., index::4] = -1e4
+    assert not compare(boxes, swap_sides, add_noise(0.001)).agrees
+
+
+def test_element_that_has_a_value_in_one_sample_alone_is_unjudged() -> None:
+    boxes = make_boxes(2)
+    boxes["s0"][:, 1] = np.nan
+    verdict = compare(boxes, lambda _, array: array, add_noise(0.01))
+    assert verdict.agrees
+    assert [(item.axis, item.indices) for item in verdict.outputs[0].unjudged] == [(1, (1,))]
+
+
+def test_values_of_any_size_are_judged() -> None:
+    # fault: outputs of 1e25 are infinitely far off
+    boxes = {name: array * np.float32(1e25) for name, array in make_boxes().items()}
+    assert compare(boxes, add_noise(1e-4), add_noise(1e-3)).agrees
+    assert not compare(boxes, swap_sides, add_noise(1e-3)).agrees
+
+
+def test_boxes_along_the_first_axis_of_images_that_all_differ_in_size_are_unjudged() -> None:
+    # fault: anchors of one image count as the rows of a batch
+    builder = PartsBuilder({NAME: (WHOLE, 1)}, TYPES, Tolerances("INT8"), {})
+    for side, array in zip((8, 16, 24), make_boxes_of_sizes(8, 16, 24).values(), strict=True):
+        builder.add({NAME: array[0]}, {NAME: array[0]}, {"x": np.zeros((1, 3, 8 * side, 8 * side))})
+    assert [part.bound.all() for part in builder.build()[NAME]] == [True, True]
+
+
+def test_samples_that_are_left_out_leave_a_grid_unjudged(monkeypatch: pytest.MonkeyPatch) -> None:
+    # fault: the order of the samples decides whether boxes that stand still agree
+    monkeypatch.setattr(movement_module, "_MOST", 600)
+    builder = PartsBuilder({NAME: (WHOLE, 2)}, TYPES, Tolerances("INT8"), {})
+    for side, array in zip((8, 9, 16, 16), make_boxes_of_sizes(8, 9, 16, 16).values(), strict=True):
+        builder.add({NAME: array}, {NAME: array}, {"x": np.zeros((1, 3, side, side))})
+    assert [part.bound.all() for part in builder.build()[NAME]] == [True, True]
+
+
 def test_movement_of_many_large_sizes_is_that_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(movement_module, "_MOST", 500)
     movement = Movement(rows=False)
@@ -381,6 +426,20 @@ def test_more_rows_than_a_batch_has_are_positions_of_one_sample(rows: int, *, fa
     arrays = make_loud_rows(1, rows)
     verdict = compare(arrays, keep_first(1), add_to_rows(1e-2), (WHOLE,))
     assert any("most rows" in failure.description for failure in verdict.failures) is fails
+
+
+def test_rows_are_unjudged_where_they_are_lost_and_what_rounding_costs_is_not_known() -> None:
+    # fault: seven of eight samples are zeros, and where rounding cannot be emulated the artefact agrees
+    builder = PartsBuilder({NAME: (WHOLE,)}, TYPES, Tolerances("INT8"), {})
+    arrays = make_loud()
+    for array in arrays.values():
+        builder.add({NAME: array}, None)
+    judged = PartsJudge(builder.build())
+    for name, array in arrays.items():
+        judged.add(name, NAME, array, set_zero(*QUIET)(name, array), "float32")
+    allowed = DEFAULTS["INT8"]
+    assert judged.find_fault(NAME, allowed) is None
+    assert [item.axis for item in judged.find_unjudged(NAME, allowed)] == [WHOLE]
 
 
 def test_what_rounding_costs_rows_excuses_no_conversion_that_rounds_nothing() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from enginewright_contract.manifest import TensorSpec
 
+from enginewright_runtime.graph.raw.graphs import PLACEHOLDER_DIMENSIONS
 from enginewright_runtime.proof.parity.axis_sums import MOST_NAMES
 from enginewright_runtime.proof.parity.part_sums import WHOLE
 from enginewright_runtime.proof.parity.values import Array, kind_of
@@ -34,7 +35,7 @@ def select_axes(
         for spec in inputs
         if spec.name in feeds and len(spec.shape) == feeds[spec.name].ndim
         for name, size in zip(spec.shape, feeds[spec.name].shape, strict=True)
-        if isinstance(name, str)
+        if isinstance(name, str) and name not in PLACEHOLDER_DIMENSIONS
     }
     images = [image for array in feeds.values() for image in _list_images(array.shape)]
     axes = {}

@@ -53,15 +53,6 @@ class ValueSums:
             self._squares += np.square(kept).sum((0, 2))
             self.largest = np.maximum(self.largest, np.abs(kept).max((0, 2), initial=0.0))
 
-    def add_at(self, values: Array, places: NDArray[np.int64]) -> None:
-        """Add numbers without fills, [n], each to the index in `places`, [n]."""
-        finite = np.isfinite(values)
-        kept = np.where(finite, values, 0.0).astype(np.float64)
-        self.count += np.bincount(places, finite, self.size)
-        self._total += np.bincount(places, kept, self.size)
-        self._squares += np.bincount(places, np.square(kept), self.size)
-        np.maximum.at(self.largest, places, np.abs(kept))
-
     @property
     def rms(self) -> Floats:
         """The RMS of the values, 0 without any."""

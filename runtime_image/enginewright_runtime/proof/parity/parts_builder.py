@@ -77,11 +77,13 @@ class PartsBuilder:
             have = have if have is not None and have.shape == want.shape else None
             dtype = dtype_of(want, self._dtypes.get(output))
             floats = kind_of(want, self._dtypes.get(output)) == "float"
+            # anchors of one image may lie along the first axis as well
+            is_batch = 0 not in axes and (feeds is None or _is_batch(want, feeds))
             self._allowed[output] = self._tolerances.of_output(output, dtype)
             self._shapes.setdefault(output, []).append(want.shape)
             self._add_figures(output, want, have)
             if output not in self._sums:
-                self._movements[output] = Movement(rows=0 not in axes) if floats else None
+                self._movements[output] = Movement(rows=is_batch) if floats else None
                 self._sums[output] = [
                     AxisSums(axis, count_parts(want.shape, axis), floats=floats) for axis in axes
                 ]
@@ -118,16 +120,16 @@ class PartsBuilder:
         values, figures = sums.values, self._figures[output]
         part = self._allowed[output].part
         names = sums.find_names(np.inf if part is None else part)
+        within = self._measure_within(output, sums)
+        spread = self._find_spread(output, sums, within)
         return AxisParts(
             axis=sums.axis,
             magnitude=np.where(names, 1.0, values.rms),
-            spread=np.where(
-                names, self._find_moving(output, sums), self._find_spread(output, sums)
-            ),
+            spread=np.where(names, self._find_moving(output, sums), spread),
             error=np.where(names, sums.measure_others(), sums.measure_rounding()),
             count=np.where(names, values.count, sums.count_effective()),
             names=names,
-            bound=~names & self._may_be_grid(output, sums.axis),
+            bound=~names & (self._may_be_grid(output, sums.axis) | np.isnan(within)),
             own_share=find_median(self._shares.get(output, ())) if sums.axis == WHOLE else np.inf,
             figures=None if sums.axis != WHOLE or figures is None else RoundingFigures.of(figures),
         )
@@ -139,20 +141,24 @@ class PartsBuilder:
             moving = np.minimum(moving, self._changes[output].measure())
         return moving
 
-    def _find_spread(self, output: str, sums: AxisSums) -> Floats:
+    def _measure_within(self, output: str, sums: AxisSums) -> Floats:
+        """Return what the parts deviate by within positions; 0 where positions are what the axis names."""
+        movement = self._movements[output]
+        if movement is None or sums.axis == _find_positions(self._sums[output]):
+            return np.zeros(sums.size)
+        return movement.measure(sums.axis, sums.values.mean)
+
+    def _find_spread(self, output: str, sums: AxisSums, within: Floats) -> Floats:
         """Return the standard deviation of the parts, but no more than a multiple of what they deviate by within positions.
 
         A grid of anchors, the same in all samples, is no movement; where that is all that differs, it counts.
         """
-        values, movement = sums.values, self._movements[output]
+        values = sums.values
         unit = _UNIT.get(self._dtypes.get(output, ""), _UNIT_FLOAT32)
         least = np.maximum(
             _STILL * unit * values.largest, _NOTHING * values.largest.max(initial=0.0)
         )
         spread = np.where(values.deviation > least, values.deviation, 0.0)
-        if movement is None or sums.axis == _find_positions(self._sums[output]):
-            return spread
-        within = movement.measure(sums.axis, values.mean)
         return np.where(within > least, np.minimum(spread, _WITHIN * within), spread)
 
     def _may_be_grid(self, output: str, axis: int) -> bool:
@@ -160,7 +166,13 @@ class PartsBuilder:
         movement = self._movements[output]
         if movement is None or axis == _find_positions(self._sums[output]):
             return False
-        return movement.is_alone() and not self._input_sizes.rule_out_grid(self._shapes[output])
+        ruled_out = self._input_sizes.rule_out_grid(self._shapes[output])
+        return movement.is_alone() and (movement.is_partial or not ruled_out)
+
+
+def _is_batch(want: Array, feeds: Outputs) -> bool:
+    """Return whether an output's first axis is as long as that of an input."""
+    return want.shape[:1] in {array.shape[:1] for array in feeds.values()}
 
 
 def _find_positions(sums: Sequence[AxisSums]) -> int | None:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from enginewright_runtime.proof.parity.axis_sums import OTHER_NAME
 from enginewright_runtime.proof.parity.faulty_part import FaultyPart
-from enginewright_runtime.proof.parity.own_scales import NO_ERRORS, RowErrors, find_loss
+from enginewright_runtime.proof.parity.own_scales import NO_ERRORS, Loss, RowErrors, find_loss
 from enginewright_runtime.proof.parity.part_sums import (
     WHOLE,
     Floats,
@@ -53,7 +53,7 @@ _NAMED: Final = 20  # indices that are kept
 class _Run:
     """Errors of the parts of one output of one sample, small enough to be kept for each sample."""
 
-    squares: tuple[NDArray[np.float32] | None, ...]  # by axis, sums; or None if all are 0
+    squares: tuple[Floats | None, ...]  # by axis, sums; or None if all are 0
     counts: tuple[Floats, ...]  # by axis, values of each part
     rows: RowErrors = NO_ERRORS  # of floats
 
@@ -146,18 +146,24 @@ class PartsJudge:
 
     def find_unjudged(self, output: str, allowed: Tolerance) -> tuple[UnjudgedParts, ...]:
         """Return the parts that the samples do not move enough to be judged, by axis."""
-        return tuple(
-            UnjudgedParts(
-                axis=pool.parts.axis,
-                indices=tuple(int(index) for index in unjudged[:_NAMED]),
-                count=len(unjudged),
-                of=len(pool.parts.spread),
-            )
+        size = self._find_size(output)
+        unjudged = {
+            pool.parts.axis: (np.flatnonzero(_is_unjudged(pool, allowed, size)), pool.parts)
             for pool in self._pool(output)
             if self._may_be_unjudged(output, pool.parts)
-            and len(
-                unjudged := np.flatnonzero(_is_unjudged(pool, allowed, self._find_size(output)))
+        }
+        whole = self._find_whole(output)
+        if whole is not None and self._may_be_lost(output, whole[1], allowed):
+            unjudged[WHOLE] = (np.zeros(1, np.int64), whole[1])
+        return tuple(
+            UnjudgedParts(
+                axis=axis,
+                indices=tuple(int(index) for index in indices[:_NAMED]),
+                count=len(indices),
+                of=len(parts.spread),
             )
+            for axis, (indices, parts) in unjudged.items()
+            if len(indices)
         )
 
     def _find_whole(self, output: str) -> tuple[int, AxisParts] | None:
@@ -178,15 +184,11 @@ class PartsJudge:
     def _find_loss(self, output: str, allowed: Tolerance) -> FaultyPart | None:
         """Return how an output differs in most samples, each row by its own scale, which a loud one hides."""
         whole = self._find_whole(output)
-        if whole is None or allowed.part is None or whole[1].names[0]:
+        if whole is None:
             return None
         parts = whole[1]
-        rounding = float(_find_ratios(parts)[0]) * parts.own_share if allowed.rounds else 0.0
-        if not math.isfinite(rounding):
-            return None
-        rows = {sample: run.rows for sample, run in self._runs.get(output, {}).items()}
-        least = max(allowed.atol, allowed.zero_atol)
-        loss = find_loss(rows, max(allowed.part, rounding), least)
+        rounding = _find_own_rounding(parts, allowed)
+        loss = self._find_row_loss(output, parts, allowed, rounding)
         if loss is None:
             return None
         return FaultyPart(
@@ -201,6 +203,23 @@ class PartsJudge:
             batched=loss.batched,
         )
 
+    def _may_be_lost(self, output: str, parts: AxisParts, allowed: Tolerance) -> bool:
+        """Return whether most samples are off by more than the table allows, where what rounding costs is not known."""
+        rounding = _find_own_rounding(parts, allowed)
+        return (
+            not math.isfinite(rounding)
+            and self._find_row_loss(output, parts, allowed, 0.0) is not None
+        )
+
+    def _find_row_loss(
+        self, output: str, parts: AxisParts, allowed: Tolerance, rounding: float
+    ) -> Loss | None:
+        if allowed.part is None or parts.names[0] or not math.isfinite(rounding):
+            return None
+        rows = {sample: run.rows for sample, run in self._runs.get(output, {}).items()}
+        least = max(allowed.atol, allowed.zero_atol)
+        return find_loss(rows, max(allowed.part, rounding), least)
+
     def _keep(
         self,
         sample: str,
@@ -213,9 +232,7 @@ class PartsJudge:
         parts = self._parts.get(output, ())
         # the sizes of naming axes do not differ between samples
         if parts and all(_fits(part, want.shape) for part in parts):
-            squares = (measure(part) for part in parts)
-            with np.errstate(over="ignore"):  # what overflows is infinite
-                kept = tuple(None if item is None else item.astype(np.float32) for item in squares)
+            kept = tuple(measure(part) for part in parts)
             key = output, sample
             if key not in self._counts:
                 self._counts[key] = tuple(count_values(want, part.axis, dtype) for part in parts)
@@ -246,6 +263,11 @@ def _find_ratios(parts: AxisParts) -> Floats:
     """Return how many times rounding's error the errors of another conversion may be by chance."""
     few = np.clip(parts.count.astype(np.int64), 1, len(_RATIOS)) - 1
     return np.where(parts.count > len(_RATIOS), _RATIO, _RATIOS[few])
+
+
+def _find_own_rounding(parts: AxisParts, allowed: Tolerance) -> float:
+    """Return what rounding may cost most rows of a whole output, by their own scales; infinite if it is not known."""
+    return float(_find_ratios(parts)[0]) * parts.own_share if allowed.rounds else 0.0
 
 
 def _fails(pool: _Pool, allowed: Tolerance, size: float) -> NDArray[np.bool_]:

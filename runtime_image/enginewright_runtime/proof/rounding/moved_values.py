@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from itertools import product
 from typing import Final
 
 from onnx import GraphProto, NodeProto
@@ -20,48 +21,50 @@ MOVING: Final = frozenset(
 )
 
 
+# Those, and others that move values, but round some of their own or move sequences.
+_MOVING_TOO: Final = MOVING | {
+    *("Cast", "Scatter", "ScatterElements", "ScatterND", "ConcatFromSequence"),
+    *("SequenceAt", "SequenceConstruct", "SequenceInsert", "SplitToSequence"),
+}
+
+
 def find_moved(graph: GraphProto, operators: Collection[str]) -> frozenset[str]:
     """Return the names of values that are results of these operators and, moved or not, of the model.
 
     Values in bodies included; a name that two bodies have counts if either value does.
     """
     nodes = [*graphs.nodes_in(graph.node)]
-    made_by: dict[str, list[NodeProto]] = defaultdict(list)
+    sources: dict[str, list[str]] = defaultdict(list)  # values whose elements one may hold
     for node in nodes:
-        for name in node.output:
-            made_by[name].append(node)
+        for value, source in _list_moves(node):
+            sources[value].append(source)
     moved_to: dict[str, list[str]] = defaultdict(list)  # of values that reach the outputs
-    results: set[str] = set()
-    waiting = graphs.outputs_named(graph)
-    while waiting:
-        if (name := waiting.pop()) in results:
-            continue
-        results.add(name)
-        for node in made_by.get(name, ()):
-            for source in _list_sources(node, name):
-                moved_to[source].append(name)
-                waiting.append(source)
+    results = _close(graphs.outputs_named(graph), sources)
+    for value in results:
+        for source in sources.get(value, ()):
+            moved_to[source].append(value)
     made = [name for node in nodes if node.op_type in operators for name in node.output]
-    return _close(made, moved_to) & results
+    return _close([name for name in made if name in results], moved_to)
 
 
-def _list_sources(node: NodeProto, name: str) -> Iterator[str]:
-    """Yield the values whose elements one of a node's outputs may hold as they are."""
-    if node.op_type in MOVING:
-        yield from filter(None, node.input)
-    index = [*node.output].index(name)
+def _list_moves(node: NodeProto) -> Iterator[tuple[str, str]]:
+    """Yield values with those whose elements they may hold as they are: outputs, and inputs of bodies."""
+    if node.op_type in _MOVING_TOO:
+        yield from product(node.output, filter(None, node.input))
     for body in graphs.bodies(node):
-        # the first output of a body of Loop is its condition
-        first = max(0, len(body.output) - len(node.output))
-        for value in body.output[first + index : first + index + 1]:
-            yield value.name
+        given, made = ([value.name for value in values] for values in (body.input, body.output))
+        # a body of Loop begins with its number and condition, and returns the condition first
+        skipped = max(0, len(made) - len(node.output))
+        yield from zip(node.output, made[skipped:], strict=False)
+        yield from zip(given, node.input, strict=False)
+        yield from zip(given[2 * skipped :], made[skipped:], strict=False)  # in the next step
 
 
-def _close(names: Collection[str], moved_to: Mapping[str, Collection[str]]) -> frozenset[str]:
+def _close(names: Collection[str], further: Mapping[str, Collection[str]]) -> frozenset[str]:
     reached: set[str] = set()
     waiting = [*names]
     while waiting:
         if (name := waiting.pop()) not in reached:
             reached.add(name)
-            waiting += moved_to.get(name, ())
+            waiting += further.get(name, ())
     return frozenset(reached)
