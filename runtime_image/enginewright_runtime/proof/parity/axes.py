@@ -14,6 +14,7 @@ Arrays = Mapping[str, Array]
 _IMAGE_RANK = 4  # of inputs with images or maps of features
 _MAP_RANK = 3  # the smallest of outputs that may be maps of them
 _LEAST_SIDE = 8  # of a map: smaller ones may be matrices, which have names
+_LEAST_SIDE_ALONE = 100  # likewise, where no axis remains for names: queries by classes are as square
 _LARGEST_STRIDE = 32  # of usual networks
 _MOST_PARTS = 300_000  # longer axes hold positions, such as those of sound
 _LEAST_NAMES = 32  # in each part of integers: fewer say nothing that the whole does not
@@ -92,11 +93,12 @@ def _find_map(shape: Sequence[int], images: Sequence[tuple[int, int]]) -> tuple[
     """Return the axes of an output with an image's height and width, or both by the same stride."""
     if len(shape) < _MAP_RANK:
         return ()
+    least = _LEAST_SIDE_ALONE if len(shape) == _MAP_RANK else _LEAST_SIDE
     for axes in ((len(shape) - 2, len(shape) - 1), (len(shape) - 3, len(shape) - 2)):
         down, across = (shape[axis] for axis in axes)
         for height, width in images:
             if (
-                min(down, across) >= _LEAST_SIDE
+                min(down, across) >= least
                 and height % down == 0
                 and height // down <= _LARGEST_STRIDE
                 and height * across == width * down
