@@ -13,6 +13,7 @@ import pytest
 from tests.apiserver import rights
 from tests.apiserver.world import World, set_up
 from tests.e2e.harness import REPOSITORY, Namespace, run
+from tests.support import effort
 
 _numbers = itertools.count(1)
 _PROBLEMS: Final = pytest.StashKey[list[str]]()
@@ -23,7 +24,8 @@ def control_plane(name: str, folder: Path, *, crds: bool) -> Iterator[Path]:
     """Start a separate control plane, yield its kubeconfig, and remove it at the end; keep in `folder` what was used."""
     cluster = [str(REPOSITORY / "hack/cluster/cluster"), "--name", name]
     run([*cluster, "down"])  # a killed run with the same pid may have left one
-    run([*cluster, "up", "--control-plane-only"], timeout=1500)
+    audit = ("--audit",) if effort.THOROUGH else ()
+    run([*cluster, "up", "--control-plane-only", *audit], timeout=1500)
     try:
         (path,) = re.findall(r"KUBECONFIG=(\S+)", run([*cluster, "env"]))
         if crds:
@@ -31,7 +33,8 @@ def control_plane(name: str, folder: Path, *, crds: bool) -> Iterator[Path]:
             admin.kubectl("apply", "--server-side", "--filename", str(REPOSITORY / "crds"))
             admin.wait_established()
         yield Path(path)
-        rights.keep_used(Path(path), folder)
+        if audit:
+            rights.keep_used(Path(path), folder)
     finally:
         run([*cluster, "down"])
 
@@ -88,12 +91,12 @@ def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Wo
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if not rights.is_whole(session.config):
+    if session.exitstatus != pytest.ExitCode.OK or not rights.is_whole(session.config):
         return
     factory: Any = session.config._tmp_path_factory  # type: ignore[attr-defined]
     problems = rights.find_problems(factory.getbasetemp())
     session.config.stash[_PROBLEMS] = problems
-    if problems and session.exitstatus == pytest.ExitCode.OK:
+    if problems:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

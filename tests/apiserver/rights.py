@@ -96,16 +96,16 @@ def find_problems(folder: Path) -> list[str]:
     kept = [json.loads(path.read_text()) for path in folder.rglob(f"*-{FILE}")]
     used = {Right(*right) for item in kept for right in item["used"]}
     granted = {Right(*right) for item in kept for right in item["granted"]}
-    unused = granted - used - EXCEPTIONS.keys()
+    unused = sorted(granted - used - EXCEPTIONS.keys())
     return [
         *(f"no test needs the right to {right}: take it from the chart" for right in unused),
-        *(f"{right} is used: it is no exception" for right in EXCEPTIONS.keys() & used),
         *(f"{right} is not granted: it is no exception" for right in EXCEPTIONS.keys() - granted),
     ]
 
 
 def is_whole(config: pytest.Config) -> bool:
-    """Return whether this process controls a run of the whole layer."""
-    options = config.option
-    selected = bool(options.keyword) or LAYER not in config.args
-    return effort.THOROUGH and not selected and not hasattr(config, "workerinput")
+    """Return whether this process controls a run of the whole layer, which it does not leave early."""
+    names = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf", "collectonly", "maxfail")
+    selects = any(getattr(config.option, name, None) for name in names)
+    controls = not hasattr(config, "workerinput")
+    return effort.THOROUGH and controls and LAYER in config.args and not selects

@@ -100,8 +100,6 @@ def start(cluster: Cluster, kube: Path, settings: Settings, processes: Processes
         ClusterError: The API server ended, or is not ready in time.
     """
     pki, enter = cluster.pki, [cluster.enter]
-    policy = cluster.folder / "audit-policy.json"
-    policy.write_text(json.dumps(_AUDIT_POLICY))
     processes.start(
         "etcd",
         [
@@ -136,8 +134,7 @@ def start(cluster: Cluster, kube: Path, settings: Settings, processes: Processes
             # The hub has no kube-proxy: webhooks and aggregated APIs are reached at their endpoints.
             "--enable-aggregator-routing",
             "--cert-dir", cluster.folder / "apiserver",
-            "--audit-policy-file", policy, "--audit-log-path", cluster.logs / "audit.log",
-            "--audit-log-maxsize", _AUDIT_MEGABYTES, "--audit-log-maxbackup", "1",
+            *(_audit(cluster) if settings.audit else ()),
         ],
         enter=enter,
     )  # fmt: skip
@@ -148,6 +145,15 @@ def start(cluster: Cluster, kube: Path, settings: Settings, processes: Processes
     processes.start("api-inside", [kube, "forward", f"unix:{socket}", inside], enter=enter)
     processes.start("api-outside", [kube, "forward", outside, f"unix:{socket}"])
     processes.wait("kube-apiserver", "readiness", lambda: ready(cluster, settings.port), 120)
+
+
+def _audit(cluster: Cluster) -> tuple[str | Path, ...]:
+    policy = cluster.folder / "audit-policy.json"
+    policy.write_text(json.dumps(_AUDIT_POLICY))
+    return (
+        "--audit-policy-file", policy, "--audit-log-path", cluster.logs / "audit.log",
+        "--audit-log-maxsize", _AUDIT_MEGABYTES, "--audit-log-maxbackup", "1",
+    )  # fmt: skip
 
 
 def start_controllers(cluster: Cluster, kube: Path, processes: Processes) -> None:
