@@ -105,7 +105,16 @@ def find_problems(folder: Path) -> list[str]:
 
 def is_whole(config: pytest.Config) -> bool:
     """Return whether this process controls a run of the whole layer, which it does not leave early."""
-    names = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf", "collectonly", "maxfail")
+    names = (
+        "keyword",
+        "markexpr",
+        "deselect",
+        "ignore",
+        "ignore_glob",
+        "lf",
+        "collectonly",
+        "maxfail",
+    )
     selects = any(getattr(config.option, name, None) for name in names)
     controls = not hasattr(config, "workerinput")
     return effort.THOROUGH and controls and LAYER in config.args and not selects
