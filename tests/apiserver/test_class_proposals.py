@@ -83,9 +83,8 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def kubeconfig_of_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.getbasetemp()
-    with control_plane(f"classes{os.getpid()}", folder, crds=True) as kubeconfig:
+def kubeconfig_of_nodes() -> Iterator[Path]:
+    with control_plane(f"classes{os.getpid()}", crds=True) as kubeconfig:
         yield kubeconfig
 
 
