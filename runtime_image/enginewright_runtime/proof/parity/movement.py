@@ -175,15 +175,15 @@ class Movement:
             def add_up(values: Array, located: NDArray[np.int64] = located) -> Floats:
                 return np.bincount(located, values, len(means)).astype(np.float64)
 
-            known = item.counts >= min(2, item.most)
-            number = add_up(known)
-            centres = add_up(np.where(known, item.means, 0.0)) / np.maximum(number, 1.0)
-            spread = add_up(np.where(known, np.square(item.means - centres[located]), 0.0))
+            sampled = item.counts >= min(2, item.most)
+            number = add_up(sampled)
+            centres = add_up(np.where(sampled, item.means, 0.0)) / np.maximum(number, 1.0)
+            spread = add_up(np.where(sampled, np.square(item.means - centres[located]), 0.0))
             if item.most <= 1:
                 lone_total += spread + number * np.square(centres - means)
                 lone_count += number
                 continue
-            squares, counts = (np.where(known, array, 0) for array in (item.squares, item.counts))
+            squares, counts = (np.where(sampled, array, 0) for array in (item.squares, item.counts))
             variances = squares / np.maximum(counts - 1, 1)
             total += add_up(squares)
             count += add_up(counts)
