@@ -95,7 +95,6 @@ def test_the_whole_job_and_again(tmp_path: Path) -> None:
     log = (place.engine_folder(task) / "build.log").read_text()
     assert "Input filename" in log
 
-    place.in_process = True
     shutil.rmtree(tmp_path / "work")
     (tmp_path / "work").mkdir()
     again = place.build_engine(task)

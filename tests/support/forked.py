@@ -21,6 +21,8 @@ from enginewright_runtime.core.children import Child, ForkServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _SERVING = ("server.main", "sidecar.main", "fetch_artifact")
+# a fork server outlives the test that starts it, whose changes of variables are not for the others
+_ENVIRONMENT = os.environ | {"PYTHONUNBUFFERED": "1"}
 _running: list[
     "subprocess.Popen[bytes]"
 ] = []  # keeps references: Python warns if a running process is garbage-collected
@@ -40,7 +42,7 @@ def _fork_server(python: str) -> ForkServer:
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),
             cwd=REPOSITORY,  # for tests.support.pod_process
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            env=_ENVIRONMENT,
         )
     _running.append(process)
     return ForkServer(ours)
@@ -108,7 +110,7 @@ def pod_process(
             [python, "-m", "tests.support.pod_process", call, json.dumps(arguments)],
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            env=_ENVIRONMENT,
             cwd=REPOSITORY,
         )
 
