@@ -19,8 +19,6 @@ MOVING: Final = frozenset(
         *("MaxPool", "GlobalMaxPool"),
     }
 )
-
-
 # Those, and others that move values, but round some of their own or move sequences.
 _MOVING_TOO: Final = MOVING | {
     *("Cast", "Scatter", "ScatterElements", "ScatterND", "ConcatFromSequence"),
@@ -35,16 +33,13 @@ def find_moved(graph: GraphProto, operators: Collection[str]) -> frozenset[str]:
     """
     nodes = [*graphs.nodes_in(graph.node)]
     sources: dict[str, list[str]] = defaultdict(list)  # values whose elements one may hold
+    moved_to: dict[str, list[str]] = defaultdict(list)  # the reverse
     for node in nodes:
         for value, source in _list_moves(node):
             sources[value].append(source)
-    moved_to: dict[str, list[str]] = defaultdict(list)  # of values that reach the outputs
-    results = _close(graphs.outputs_named(graph), sources)
-    for value in results:
-        for source in sources.get(value, ()):
             moved_to[source].append(value)
     made = [name for node in nodes if node.op_type in operators for name in node.output]
-    return _close([name for name in made if name in results], moved_to)
+    return _close(made, moved_to) & _close(graphs.outputs_named(graph), sources)
 
 
 def _list_moves(node: NodeProto) -> Iterator[tuple[str, str]]:
