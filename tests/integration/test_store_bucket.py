@@ -459,6 +459,31 @@ def test_a_gateway_that_comes_back_while_an_artefact_is_fetched(
     assert (tmp_path / "artifact" / LARGE_FILE).read_bytes() == LARGE
 
 
+# fault: Store | another pod has the address of a bucket's server for a while | its answer is no object store's; the
+#   transfer is tried again, then the Job | at once
+def test_another_server_at_the_address_while_an_artefact_is_fetched(
+    gateway: GoServers, tmp_path: Path
+) -> None:
+    publish(of_gateway(gateway, gateway.addresses["s3"]).store(), KEY, large(tmp_path / "a"))
+    cutter: Cutter
+
+    with ScriptedServer(lambda _: (200, {}, b"<html>welcome</html>")) as other:
+
+        def take_its_address() -> None:
+            gateway.kill()
+            cutter.redirect(other.url)
+
+        with Cutter(gateway.addresses["s3"], 4 << 20, 1, take_its_address) as cutter:
+            place = of_gateway(gateway, cutter.url)
+            with pytest.raises(StageFailure, match=r"is not an object store: .*tries\)") as caught:
+                place.store().read(KEY, tmp_path / "artifact")
+            assert exit_code(caught.value.reason) is ExitCode.TRANSIENT
+            assert "credentials" not in str(caught.value)
+            restart(gateway, cutter)
+            place.store().read(KEY, tmp_path / "artifact")
+            assert (tmp_path / "artifact" / LARGE_FILE).read_bytes() == LARGE
+
+
 # fault: Store | a file is replaced while it is read | its validator; it is read again | the next part
 def test_a_file_that_is_replaced_while_it_is_read(place: Place, tmp_path: Path) -> None:
     """Its damaged beginning is not kept with the end of what replaced it."""

@@ -27,3 +27,11 @@ def free_port() -> int:
                 continue
         _given.add(port)
         return port
+
+
+def hold_port(port: int) -> socket.socket:
+    """Keep others from a port of loopback until the socket is closed; connections to it are refused."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # its last connections linger
+    held.bind(("127.0.0.1", port))
+    return held

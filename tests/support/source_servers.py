@@ -19,13 +19,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 from urllib.request import Request, urlopen
 
 import obstore
 from obstore.store import AzureStore, S3Store
 
-from tests.support.ports import free_port
+from tests.support.ports import free_port, hold_port
 from tests.support.programs import run_program
 from tests.support.waiting import Deadline
 
@@ -193,6 +193,7 @@ class GoServers:
         self.addresses: dict[str, str] = {}
         self._command = [str(program), str(folder)]
         self._process: subprocess.Popen[str] | None = None
+        self._held: list[socket.socket] = []
 
     def start(self) -> None:
         """Start it, on other ports than before."""
@@ -209,9 +210,12 @@ class GoServers:
         self.addresses = dict(json.loads(line))
 
     def kill(self) -> None:
+        """Kill it; nothing listens on its ports until it starts again, nor does another test's server."""
         assert self._process
         self._process.kill()
         self._process.wait(20)
+        self._release_ports()
+        self._held = [hold_port(urlsplit(url).port or 80) for url in self.addresses.values()]
 
     def stop(self) -> None:
         process = self._process
@@ -221,6 +225,12 @@ class GoServers:
         process.stdin.close()  # which it ends with
         process.wait(20)
         process.stdout.close()
+        self._release_ports()
+
+    def _release_ports(self) -> None:
+        for held in self._held:
+            held.close()
+        self._held = []
 
 
 @contextmanager

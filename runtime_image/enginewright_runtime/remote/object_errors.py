@@ -47,6 +47,7 @@ _IDENTITY: Final = (  # marks of requests for credentials, not for files
     "/latest/meta-data",
     "redential",
 )
+_FOREIGN: Final = re.compile(r"\b[Rr]esponse\b|Content-Range")  # what it lacks, or a whole file for a part
 # to EC2's metadata service and to token services, unless the address is the bucket's
 _WRITTEN: Final = re.compile(r"Error performing (?:PUT|POST) (\S+)")
 
@@ -133,7 +134,11 @@ def _without_answer(text: str, received: str, *, of_identity: bool) -> StoreErro
         message = f"cannot connect to {host}"
     elif "HTTP error" in text or "HttpError" in text or "reqwest::Error" in text:
         message = f"the connection broke off after {received}"
-    else:  # a setting that the store's client rejects
-        reason = text.partition("\n")[0].partition(": ")[2] or "no reason given"
+    else:
+        reason = text.partition("\n")[0].partition(": ")[2].strip() or "no reason given"
+        if _FOREIGN.search(reason):  # its address may be another pod's by now
+            message = f"what answers at {host} is not an object store: {reason[:200]}"
+            return StoreError(message, "passes")
+        # a setting that the store's client rejects
         return StoreError(f"the credentials or the address are invalid: {reason[:200]}", "identity")
     return StoreError(message, "identity" if of_identity else "passes")
