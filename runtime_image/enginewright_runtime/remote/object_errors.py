@@ -47,7 +47,8 @@ _IDENTITY: Final = (  # marks of requests for credentials, not for files
     "/latest/meta-data",
     "redential",
 )
-_FOREIGN: Final = re.compile(r"\b[Rr]esponse\b|Content-Range")  # what it lacks, or a whole file for a part
+# what an answer lacks, or a whole file for a part
+_FOREIGN: Final = re.compile(r"\b[Rr]esponse\b|Content-Range")
 # to EC2's metadata service and to token services, unless the address is the bucket's
 _WRITTEN: Final = re.compile(r"Error performing (?:PUT|POST) (\S+)")
 
