@@ -78,7 +78,7 @@ def test_output_that_is_dead_in_all_samples_but_a_loud_one_fails(
     # fault: one loud sample takes the range of INT8 for itself, and the outputs of all others are dead
     verdict = compare(
         make_loud(width), set_zero(*QUIET), lambda _, array: array * np.float32(1.01),
-        precision=precision,
+        (WHOLE,), precision,
     )  # fmt: skip
     assert "as a whole in 7 of 8 samples, each by its own scale" in str(verdict.description)
     assert verdict.worst is not None
@@ -86,8 +86,9 @@ def test_output_that_is_dead_in_all_samples_but_a_loud_one_fails(
 
 
 def test_output_that_is_dead_in_fewer_than_half_of_the_samples_agrees() -> None:
-    assert compare(make_loud(), set_zero("s0", "s1", "s2", "s3"), add_noise(0.01)).agrees
-    assert not compare(make_loud(), set_zero(*QUIET[:5]), add_noise(0.01)).agrees
+    halves = ("s0", "s1", "s2", "s3")
+    assert compare(make_loud(), set_zero(*halves), add_noise(0.01), (WHOLE,)).agrees
+    assert not compare(make_loud(), set_zero(*QUIET[:5]), add_noise(0.01), (WHOLE,)).agrees
 
 
 def test_output_that_rounding_costs_as_much_in_most_samples_agrees() -> None:

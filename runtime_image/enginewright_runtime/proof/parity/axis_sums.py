@@ -15,12 +15,16 @@ from enginewright_runtime.proof.parity.part_sums import (
     measure_errors,
     pool_rms,
 )
+from enginewright_runtime.proof.parity.quiet_samples import QuietSamples, find_quiet
 from enginewright_runtime.proof.parity.values import Array
 
 OTHER_NAME: Final = (
     1.0  # error of another name; a number that is less far off counts as far as it is
 )
 MOST_NAMES: Final = 1024  # parts along an axis: names are counted in one after the other
+_MOST_BY_SAMPLE: Final = (
+    1 << 16
+)  # parts along an axis whose values are kept by sample: longer ones hold positions
 _LARGEST_NAME: Final = 10_000.0  # in floats: larger whole numbers are quantities
 
 
@@ -33,6 +37,7 @@ class AxisSums:
         self.values = ValueSums(size)
         self.size = size
         self._floats = floats
+        self._samples: list[ValueSums] = []
         self._errors: list[Errors] = []  # by sample
         self._others: list[Errors] = []  # likewise, of names
         self._kinds = KindCounts(size, _LARGEST_NAME if floats else np.inf)
@@ -40,7 +45,11 @@ class AxisSums:
 
     def add(self, want: Array, have: Array | None, dtype: str) -> None:
         """Add a sample's expected and emulated array, None if there is none."""
-        self.values.add(want, self.axis, dtype)
+        values = ValueSums(self.size)
+        values.add(want, self.axis, dtype)
+        self.values.merge(values)
+        if self.axis != WHOLE and self.size <= _MOST_BY_SAMPLE:
+            self._samples.append(values)
         self._errors.append(self._measure(want, have, dtype, np.inf))
         if self._counts_names:
             self._kinds.add(want, self.axis, dtype)
@@ -70,6 +79,12 @@ class AxisSums:
     def measure_rounding(self) -> Floats:
         """Return the RMS error that rounding makes in numbers."""
         return pool_rms(self._errors)
+
+    def find_quiet(self, unnoticed: Floats, least: Floats) -> QuietSamples | None:
+        """Return the quiet samples of the parts, see `quiet_samples.find_quiet`."""
+        if not self._samples:
+            return None
+        return find_quiet(self._samples, self._errors, unnoticed, least)
 
     def count_effective(self) -> Floats:
         """Return the effective number of values, see `part_sums.count_effective`."""

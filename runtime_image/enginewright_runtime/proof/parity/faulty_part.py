@@ -21,6 +21,7 @@ class FaultyPart:
     names: int = 0  # of a part of names: how many
     samples: int = 0  # if samples were judged by the own scales of their rows: how many
     batched: bool = False  # likewise: whether any has several rows
+    quiet: bool = False  # whether only samples were judged beside which others are loud
 
     @property
     def severity(self) -> float:
@@ -38,7 +39,8 @@ class FaultyPart:
         if self.axis == WHOLE:
             return "as a whole, over all samples"
         more = f" and {self.failing - 1} more" if self.failing > 1 else ""
-        return f"in index {self.index} of axis {self.axis}{more}, over all samples"
+        samples = "the samples beside which others are loud" if self.quiet else "all samples"
+        return f"in index {self.index} of axis {self.axis}{more}, over {samples}"
 
     def _describe_error(self, allowed: Tolerance) -> str:
         part = allowed.part or 0.0

@@ -38,8 +38,8 @@ class ValueSums:
         self.size = size
         self.count: Floats = np.zeros(size)
         self.largest: Floats = np.zeros(size)
-        self._total: Floats = np.zeros(size)
-        self._squares: Floats = np.zeros(size)
+        self.total: Floats = np.zeros(size)
+        self.squares: Floats = np.zeros(size)
 
     def add(self, values: Array, axis: int, dtype: str) -> None:
         """Add a sample's array; `dtype` is as `values.dtype_of` returns it."""
@@ -49,24 +49,31 @@ class ValueSums:
             finite = np.isfinite(piece)
             kept = np.where(finite, piece, 0.0)
             self.count += finite.sum((0, 2))
-            self._total += kept.sum((0, 2))
-            self._squares += np.square(kept).sum((0, 2))
+            self.total += kept.sum((0, 2))
+            self.squares += np.square(kept).sum((0, 2))
             self.largest = np.maximum(self.largest, np.abs(kept).max((0, 2), initial=0.0))
+
+    def merge(self, other: "ValueSums") -> None:
+        """Add those of further samples."""
+        self.count += other.count
+        self.total += other.total
+        self.squares += other.squares
+        self.largest = np.maximum(self.largest, other.largest)
 
     @property
     def rms(self) -> Floats:
         """The RMS of the values, 0 without any."""
-        return np.sqrt(self._squares / np.maximum(self.count, 1.0))
+        return np.sqrt(self.squares / np.maximum(self.count, 1.0))
 
     @property
     def mean(self) -> Floats:
         """The mean of the values, 0 without any."""
-        return self._total / np.maximum(self.count, 1.0)
+        return self.total / np.maximum(self.count, 1.0)
 
     @property
     def deviation(self) -> Floats:
         """The standard deviation of the values, 0 without any."""
-        squares = self._squares / np.maximum(self.count, 1.0)
+        squares = self.squares / np.maximum(self.count, 1.0)
         return np.sqrt(np.maximum(squares - np.square(self.mean), 0.0))
 
 
@@ -92,15 +99,6 @@ def measure_errors(
             fourths += np.square(errors).sum((0, 2))
         count += finite.sum((0, 2))
     return Errors(squares, fourths, count)
-
-
-def count_values(want: Array, axis: int, dtype: str) -> Floats:
-    """Return how many values each index along an axis has: finite ones that are no fill."""
-    count: Floats = np.zeros(count_parts(want.shape, axis))
-    fill = find_fill(want, dtype)
-    for (numbers,) in split_parts((want,), axis, dtype):
-        count += np.isfinite(fill.hide(numbers)).sum((0, 2))
-    return count
 
 
 def count_parts(shape: tuple[int, ...], axis: int) -> int:

@@ -3,10 +3,9 @@
 `parts_builder` measures it over the golden samples, `parts_judge` compares an artefact with it.
 """
 
-import math
 import zipfile
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginewright_runtime.proof.parity.part_sums import WHOLE, Floats
+from enginewright_runtime.proof.parity.quiet_samples import QuietSamples
 from enginewright_runtime.proof.parity.rounding_figures import RoundingFigures
 from enginewright_runtime.session.arrays import read_arrays, write_arrays
 
@@ -41,6 +41,7 @@ class AxisParts:
     # finite if it is not known, and of names
     own_share: float = float("inf")
     figures: RoundingFigures | None = None  # of the whole, if rounding could be emulated
+    quiet: QuietSamples | None = None  # of parts of an axis, if any has some
 
 
 Parts = Mapping[str, tuple[AxisParts, ...]]  # by output
@@ -49,7 +50,8 @@ Parts = Mapping[str, tuple[AxisParts, ...]]  # by output
 def write_parts(path: Path, parts: Parts) -> None:
     """Write arrays AXIS/OUTPUT, float32 of [6, size of the axis], the fields in `_ROWS`.
 
-    Of the whole, its own share follows, and the fields of `RoundingFigures`, if they are known.
+    Of the whole, its own share follows, and the fields of `RoundingFigures`, if they are known; of others,
+    those of `QuietSamples`, if there are any.
     """
     by_axis: dict[str, dict[str, NDArray[Any]]] = {}
     for output, items in parts.items():
@@ -58,6 +60,8 @@ def write_parts(path: Path, parts: Parts) -> None:
             if item.axis == WHOLE:
                 further = (item.own_share, *(astuple(item.figures) if item.figures else ()))
                 rows = np.concatenate((rows, np.array(further)[:, None]))
+            elif item.quiet is not None:
+                rows = np.concatenate((rows, astuple(item.quiet)))
             by_axis.setdefault(str(item.axis), {})[output] = rows.astype(np.float32)
     write_arrays(path, by_axis)
 
@@ -69,18 +73,13 @@ def read_parts(path: Path) -> Parts:
         for axis, arrays in read_arrays(path).items():
             for output, rows in arrays.items():
                 magnitude, spread, error, count, names, bound, *further = rows
-                own_share, *figures = [float(row[0]) for row in further] or [math.inf]
-                item = AxisParts(
-                    int(axis),
-                    magnitude,
-                    spread,
-                    error,
-                    count,
-                    names > 0,
-                    bound > 0,
-                    own_share,
-                    RoundingFigures(*figures) if figures else None,
-                )
+                item = AxisParts(int(axis), magnitude, spread, error, count, names > 0, bound > 0)
+                if further and item.axis == WHOLE:
+                    own_share, *figures = [float(row[0]) for row in further]
+                    rounding = RoundingFigures(*figures) if figures else None
+                    item = replace(item, own_share=own_share, figures=rounding)
+                elif further:
+                    item = replace(item, quiet=QuietSamples(*further))
                 parts[output] = (*parts.get(output, ()), item)
     except (zipfile.BadZipFile, EOFError, TypeError) as error:
         raise ValueError(f"{path.name} is damaged: {error}") from error

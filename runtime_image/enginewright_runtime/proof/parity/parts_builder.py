@@ -1,7 +1,6 @@
 """Measures over the golden samples what is expected of each part of the outputs. Pure."""
 
-from collections.abc import Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -14,9 +13,11 @@ from enginewright_runtime.proof.parity.own_scales import RowErrors, find_median
 from enginewright_runtime.proof.parity.part_sums import (
     WHOLE,
     Floats,
+    ValueSums,
     count_parts,
 )
 from enginewright_runtime.proof.parity.parts import AxisParts, Parts
+from enginewright_runtime.proof.parity.positions import find_positions
 from enginewright_runtime.proof.parity.rounding_figures import RoundingFigures
 from enginewright_runtime.proof.parity.tolerances import Tolerance, Tolerances
 from enginewright_runtime.proof.parity.values import Array, dtype_of, kind_of
@@ -111,17 +112,36 @@ class PartsBuilder:
     def build(self) -> Parts:
         """Return the parts of the outputs that have any."""
         return {
-            output: tuple(self._build(output, item) for item in sums)
+            output: tuple(self._build_output(output, sums))
             for output, sums in self._sums.items()
             if sums
         }
 
-    def _build(self, output: str, sums: AxisSums) -> AxisParts:
+    def _build_output(self, output: str, axes: Sequence[AxisSums]) -> Iterator[AxisParts]:
+        movement = self._movements[output]
+        within = {
+            sums.axis: np.zeros(sums.size)
+            if movement is None
+            else movement.measure(sums.axis, sums.values.mean)
+            for sums in axes
+        }
+        positions = find_positions(within, {sums.axis: sums.values.deviation for sums in axes})
+        if positions is not None:
+            within[positions] = np.zeros_like(within[positions])
+        for sums in axes:
+            may_be_grid = sums.axis != positions and self._may_be_grid(output)
+            yield self._build_axis(output, sums, within[sums.axis], may_be_grid=may_be_grid)
+
+    def _build_axis(
+        self, output: str, sums: AxisSums, within: Floats, *, may_be_grid: bool
+    ) -> AxisParts:
+        """Return the parts along an axis; `within` is what they deviate by within positions, 0 where the axis names these."""
         values, figures = sums.values, self._figures[output]
         part = self._allowed[output].part
         names = sums.find_names(np.inf if part is None else part)
-        within = self._measure_within(output, sums)
-        spread = self._find_spread(output, sums, within)
+        least = self._find_least(output, values)
+        spread = _limit_spread(values.deviation, within, least)
+        unnoticed = np.square((part or 0.0) * np.where(names, 0.0, spread)) * values.count
         return AxisParts(
             axis=sums.axis,
             magnitude=np.where(names, 1.0, values.rms),
@@ -129,9 +149,10 @@ class PartsBuilder:
             error=np.where(names, sums.measure_others(), sums.measure_rounding()),
             count=np.where(names, values.count, sums.count_effective()),
             names=names,
-            bound=~names & (self._may_be_grid(output, sums.axis) | np.isnan(within)),
+            bound=~names & (may_be_grid | np.isnan(within)),
             own_share=find_median(self._shares.get(output, ())) if sums.axis == WHOLE else np.inf,
             figures=None if sums.axis != WHOLE or figures is None else RoundingFigures.of(figures),
+            quiet=sums.find_quiet(unnoticed, least),
         )
 
     def _find_moving(self, output: str, sums: AxisSums) -> Floats:
@@ -141,43 +162,30 @@ class PartsBuilder:
             moving = np.minimum(moving, self._changes[output].measure())
         return moving
 
-    def _measure_within(self, output: str, sums: AxisSums) -> Floats:
-        """Return what the parts deviate by within positions; 0 where positions are what the axis names."""
-        movement = self._movements[output]
-        if movement is None or sums.axis == _find_positions(self._sums[output]):
-            return np.zeros(sums.size)
-        return movement.measure(sums.axis, sums.values.mean)
-
-    def _find_spread(self, output: str, sums: AxisSums, within: Floats) -> Floats:
-        """Return the standard deviation of the parts, but no more than a multiple of what they deviate by within positions.
-
-        A grid of anchors, the same in all samples, is no movement; where that is all that differs, it counts.
-        """
-        values = sums.values
+    def _find_least(self, output: str, values: ValueSums) -> Floats:
+        """Return the standard deviation of each part that is no movement."""
         unit = _UNIT.get(self._dtypes.get(output, ""), _UNIT_FLOAT32)
-        least = np.maximum(
-            _STILL * unit * values.largest, _NOTHING * values.largest.max(initial=0.0)
-        )
-        spread = np.where(values.deviation > least, values.deviation, 0.0)
-        return np.where(within > least, np.minimum(spread, _WITHIN * within), spread)
+        largest = values.largest
+        return np.maximum(_STILL * unit * largest, _NOTHING * largest.max(initial=0.0))
 
-    def _may_be_grid(self, output: str, axis: int) -> bool:
-        """Return whether a grid may be all that differs along an axis, as each sample has a size of its own."""
+    def _may_be_grid(self, output: str) -> bool:
+        """Return whether a grid may be all that differs along axes without positions, as each sample has a size of its own."""
         movement = self._movements[output]
-        if movement is None or axis == _find_positions(self._sums[output]):
+        if movement is None:
             return False
         ruled_out = self._input_sizes.rule_out_grid(self._shapes[output])
         return movement.is_alone() and (movement.is_partial or not ruled_out)
 
 
+def _limit_spread(deviation: Floats, within: Floats, least: Floats) -> Floats:
+    """Return the standard deviation of the parts, but no more than a multiple of what they deviate by within positions.
+
+    A grid of anchors, the same in all samples, is no movement; where that is all that differs, it counts.
+    """
+    spread = np.where(deviation > least, deviation, 0.0)
+    return np.where(within > least, np.minimum(spread, _WITHIN * within), spread)
+
+
 def _is_batch(want: Array, feeds: Outputs) -> bool:
     """Return whether an output's first axis is as long as that of an input."""
     return want.shape[:1] in {array.shape[:1] for array in feeds.values()}
-
-
-def _find_positions(sums: Sequence[AxisSums]) -> int | None:
-    """Return the axis of a head [columns, boxes] that names positions: the longest of several. What differs in each is no grid."""
-    first, *others = sorted(
-        (item for item in sums if item.axis != WHOLE), key=attrgetter("size"), reverse=True
-    ) or (None,)
-    return first.axis if first is not None and others else None

@@ -12,7 +12,7 @@ and the spread says how many are not the most frequent one.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -26,8 +26,8 @@ from enginewright_runtime.proof.parity.own_scales import NO_ERRORS, Loss, RowErr
 from enginewright_runtime.proof.parity.part_sums import (
     WHOLE,
     Floats,
+    ValueSums,
     count_parts,
-    count_values,
     measure_errors,
 )
 from enginewright_runtime.proof.parity.parts import AxisParts, Parts
@@ -49,22 +49,34 @@ _SLACK: Final = 1 + 2.0**-20  # files round spreads, and counts of names are oft
 _NAMED: Final = 20  # indices that are kept
 
 
+class _Expected(NamedTuple):
+    """What the expected values of a sample say, by axis."""
+
+    counts: tuple[Floats, ...]  # values of each part
+    quiet: tuple[
+        NDArray[np.bool_] | None, ...
+    ]  # parts of which it is a quiet sample, if any has some
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
     """Errors of the parts of one output of one sample, small enough to be kept for each sample."""
 
     squares: tuple[Floats | None, ...]  # by axis, sums; or None if all are 0
-    counts: tuple[Floats, ...]  # by axis, values of each part
+    expected: _Expected
     rows: RowErrors = NO_ERRORS  # of floats
 
 
 class _Pool(NamedTuple):
-    """Errors of the parts along an axis, over all samples."""
+    """Errors of the parts along an axis, over all samples, or over those that are quiet of each (see `quiet_samples`)."""
 
     number: int  # of the axis, in the output's parts
-    parts: AxisParts
+    parts: (
+        AxisParts  # of quiet samples, with what these move them by, and what rounding costs there
+    )
     errors: Floats  # RMS
     sizes: Floats  # values of each part
+    over_all: "_Pool | None" = None  # of quiet samples
 
 
 class PartsJudge:
@@ -74,7 +86,7 @@ class PartsJudge:
         """Take what is expected."""
         self._parts = parts
         self._runs: dict[str, dict[str, _Run]] = {}  # by output and sample
-        self._counts: dict[tuple[str, str], tuple[Floats, ...]] = {}  # likewise, as of a run
+        self._expected: dict[tuple[str, str], _Expected] = {}  # likewise
 
     def add(self, sample: str, output: str, want: Array, have: Array, dtype: str | None) -> None:
         """Take an output of a sample, of the expected shape; an earlier run of the sample is forgotten."""
@@ -127,17 +139,17 @@ class PartsJudge:
             with np.errstate(divide="ignore"):  # what does not move is worst
                 sizes = pool.errors[failing] / parts.spread[failing]
             worst = int(failing[np.argmax(sizes)])
-            runs = self._runs[output]
             faults.append(
                 FaultyPart(
                     parts.axis,
                     worst,
                     len(failing),
-                    max(runs, key=lambda sample: _find_error(runs[sample], pool.number, worst)),
+                    self._find_worst_sample(output, pool, worst),
                     float(pool.errors[worst]),
                     float(parts.spread[worst]),
                     float(parts.error[worst]),
                     names=round(pool.sizes[worst]) if parts.names[worst] else 0,
+                    quiet=pool.over_all is not None,
                 )
             )
         if not faults and (fault := self._find_loss(output, allowed)):
@@ -147,23 +159,23 @@ class PartsJudge:
     def find_unjudged(self, output: str, allowed: Tolerance) -> tuple[UnjudgedParts, ...]:
         """Return the parts that the samples do not move enough to be judged, by axis."""
         size = self._find_size(output)
-        unjudged = {
-            pool.parts.axis: (np.flatnonzero(_is_unjudged(pool, allowed, size)), pool.parts)
-            for pool in self._pool(output)
-            if self._may_be_unjudged(output, pool.parts)
-        }
+        unjudged: dict[int, NDArray[np.bool_]] = {}  # by axis, whether each part is
+        for pool in self._pool(output):
+            if self._may_be_unjudged(output, pool.parts):
+                axis, own = pool.parts.axis, _is_unjudged(pool, allowed, size)
+                unjudged[axis] = unjudged.get(axis, False) | own
         whole = self._find_whole(output)
         if whole is not None and self._may_be_lost(output, whole[1], allowed):
-            unjudged[WHOLE] = (np.zeros(1, np.int64), whole[1])
+            unjudged[WHOLE] = np.ones(1, np.bool_)
         return tuple(
             UnjudgedParts(
                 axis=axis,
-                indices=tuple(int(index) for index in indices[:_NAMED]),
-                count=len(indices),
-                of=len(parts.spread),
+                indices=tuple(int(index) for index in np.flatnonzero(parts)[:_NAMED]),
+                count=int(parts.sum()),
+                of=len(parts),
             )
-            for axis, (indices, parts) in unjudged.items()
-            if len(indices)
+            for axis, parts in unjudged.items()
+            if parts.any()
         )
 
     def _find_whole(self, output: str) -> tuple[int, AxisParts] | None:
@@ -234,29 +246,65 @@ class PartsJudge:
         if parts and all(_fits(part, want.shape) for part in parts):
             kept = tuple(measure(part) for part in parts)
             key = output, sample
-            if key not in self._counts:
-                self._counts[key] = tuple(count_values(want, part.axis, dtype) for part in parts)
-            self._runs.setdefault(output, {})[sample] = _Run(kept, self._counts[key], rows)
+            if key not in self._expected:
+                self._expected[key] = _measure_expected(parts, want, dtype)
+            self._runs.setdefault(output, {})[sample] = _Run(kept, self._expected[key], rows)
 
     def _pool(self, output: str) -> Iterator[_Pool]:
-        """Yield the axes that have parts, with the RMS error of each part over the samples."""
+        """Yield the axes that have parts, with the RMS error of each part over the samples, and over quiet ones."""
         runs = [*self._runs.get(output, {}).values()]
         for number, parts in enumerate(self._parts.get(output, ()) if runs else ()):
-            squares = np.zeros(len(parts.count))
-            for run in runs:
-                if (own := run.squares[number]) is not None:
-                    squares += own
-            counts = np.maximum(np.sum([run.counts[number] for run in runs], axis=0), 1.0)
-            yield _Pool(number, parts, np.sqrt(squares / counts), counts)
+            over_all = _pool_runs(runs, number, parts)
+            yield over_all
+            if (quiet := parts.quiet) is not None:
+                expected = replace(parts, spread=quiet.spread, error=quiet.error)
+                yield _pool_runs(runs, number, expected, over_all)
+
+    def _find_worst_sample(self, output: str, pool: _Pool, index: int) -> str:
+        runs = self._runs[output]
+
+        def find_error(sample: str) -> float:
+            squares, quiet = (
+                runs[sample].squares[pool.number],
+                runs[sample].expected.quiet[pool.number],
+            )
+            if squares is None or (pool.over_all and quiet is not None and not quiet[index]):
+                return 0.0
+            return float(squares[index])
+
+        return max(runs, key=find_error)
+
+
+def _measure_expected(parts: Sequence[AxisParts], want: Array, dtype: str) -> _Expected:
+    values = [ValueSums(count_parts(want.shape, part.axis)) for part in parts]
+    for part, sums in zip(parts, values, strict=True):
+        sums.add(want, part.axis, dtype)
+    return _Expected(
+        tuple(sums.count for sums in values),
+        tuple(
+            None if part.quiet is None else part.quiet.find(sums)
+            for part, sums in zip(parts, values, strict=True)
+        ),
+    )
+
+
+def _pool_runs(
+    runs: Sequence[_Run], number: int, parts: AxisParts, over_all: _Pool | None = None
+) -> _Pool:
+    """Return the errors along an axis; `over_all` if only those of quiet samples are asked for."""
+    squares, sizes = np.zeros((2, len(parts.count)))
+    for run in runs:
+        quiet = run.expected.quiet[number] if over_all else None
+        counted = 1.0 if quiet is None else quiet
+        sizes += run.expected.counts[number] * counted
+        if (own := run.squares[number]) is not None:
+            squares += own if quiet is None else np.where(quiet, own, 0.0)
+    sizes = np.maximum(sizes, 1.0)
+    return _Pool(number, parts, np.sqrt(squares / sizes), sizes, over_all)
 
 
 def _fits(part: AxisParts, shape: tuple[int, ...]) -> bool:
     return part.axis < len(shape) and count_parts(shape, part.axis) == len(part.count)
-
-
-def _find_error(run: _Run, axis: int, index: int) -> float:
-    squares = run.squares[axis]
-    return 0.0 if squares is None else float(squares[index])
 
 
 def _find_ratios(parts: AxisParts) -> Floats:
@@ -279,11 +327,12 @@ def _fails(pool: _Pool, allowed: Tolerance, size: float) -> NDArray[np.bool_]:
     still = np.maximum(allowed.part * parts.magnitude, least)
     share = np.where(parts.spread > 0, allowed.part * _SLACK * parts.spread, still)
     # a conversion within a precision on one provider rounds nothing
-    ratio = _find_ratios(parts) * _find_excess(parts, errors, allowed.part)
+    widest = pool.over_all or pool
+    ratio = _find_ratios(parts) * _find_excess(widest.parts, widest.errors, allowed.part)
     rounding = ratio * parts.error if allowed.rounds else np.zeros(len(errors))
     moving = np.square(parts.spread) * pool.sizes
     chance = np.where(parts.names, np.sqrt(np.clip(moving / 2, 1.0, _CHANCE) / pool.sizes), 0.0)
-    negligible = np.full(len(errors), min(allowed.atol, allowed.negligible * size))
+    negligible = np.full(len(errors), _find_negligible(pool, allowed, size))
     fails: NDArray[np.bool_] = errors > np.max((share, rounding, chance, negligible), axis=0)
     return fails
 
@@ -303,10 +352,19 @@ def _find_excess(parts: AxisParts, errors: Floats, share: float) -> float:
     return max(1.0, float(np.quantile(times, _MOST))) if times.size else 1.0
 
 
+def _find_negligible(pool: _Pool, allowed: Tolerance, size: float) -> float:
+    """Return the RMS error that is none; of quiet samples what an output of zeros may have, as their values may be."""
+    if pool.over_all:
+        return max(allowed.atol, allowed.zero_atol)
+    return min(allowed.atol, allowed.negligible * size)
+
+
 def _is_unjudged(pool: _Pool, allowed: Tolerance, size: float) -> NDArray[np.bool_]:
     parts, errors = pool.parts, pool.errors
     if allowed.part is None:
         return np.zeros(len(errors), np.bool_)
-    shown = (parts.spread > 0) & ~parts.bound
-    agrees = shown & (errors <= allowed.part * _SLACK * parts.spread)
+    moving = parts.spread > 0
+    agrees = moving & ~parts.bound & (errors <= allowed.part * _SLACK * parts.spread)
+    if pool.over_all:  # parts without quiet samples are judged over all
+        agrees |= ~moving | (errors <= _find_negligible(pool, allowed, size))
     return ~agrees & ~_fails(pool, allowed, size)
