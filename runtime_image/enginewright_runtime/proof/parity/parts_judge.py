@@ -12,9 +12,9 @@ and the spread says how many are not the most frequent one.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 from enginewright_contract.manifest import UnjudgedParts
@@ -23,13 +23,15 @@ from numpy.typing import NDArray
 from enginewright_runtime.proof.parity.axis_sums import OTHER_NAME
 from enginewright_runtime.proof.parity.faulty_part import FaultyPart
 from enginewright_runtime.proof.parity.own_scales import NO_ERRORS, Loss, RowErrors, find_loss
-from enginewright_runtime.proof.parity.part_sums import (
-    WHOLE,
-    Floats,
-    ValueSums,
-    count_parts,
-    measure_errors,
+from enginewright_runtime.proof.parity.part_pools import (
+    Expected,
+    Pool,
+    Run,
+    find_worst_sample,
+    measure_expected,
+    pool_runs,
 )
+from enginewright_runtime.proof.parity.part_sums import WHOLE, Floats, count_parts, measure_errors
 from enginewright_runtime.proof.parity.parts import AxisParts, Parts
 from enginewright_runtime.proof.parity.tolerances import Tolerance
 from enginewright_runtime.proof.parity.values import Array, dtype_of
@@ -49,44 +51,14 @@ _SLACK: Final = 1 + 2.0**-20  # files round spreads, and counts of names are oft
 _NAMED: Final = 20  # indices that are kept
 
 
-class _Expected(NamedTuple):
-    """What the expected values of a sample say, by axis."""
-
-    counts: tuple[Floats, ...]  # values of each part
-    quiet: tuple[
-        NDArray[np.bool_] | None, ...
-    ]  # parts of which it is a quiet sample, if any has some
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Errors of the parts of one output of one sample, small enough to be kept for each sample."""
-
-    squares: tuple[Floats | None, ...]  # by axis, sums; or None if all are 0
-    expected: _Expected
-    rows: RowErrors = NO_ERRORS  # of floats
-
-
-class _Pool(NamedTuple):
-    """Errors of the parts along an axis, over all samples, or over those that are quiet of each (see `quiet_samples`)."""
-
-    number: int  # of the axis, in the output's parts
-    parts: (
-        AxisParts  # of quiet samples, with what these move them by, and what rounding costs there
-    )
-    errors: Floats  # RMS
-    sizes: Floats  # values of each part
-    over_all: "_Pool | None" = None  # of quiet samples
-
-
 class PartsJudge:
     """Judges the parts of outputs over the latest run of each sample."""
 
     def __init__(self, parts: Parts) -> None:
         """Take what is expected."""
         self._parts = parts
-        self._runs: dict[str, dict[str, _Run]] = {}  # by output and sample
-        self._expected: dict[tuple[str, str], _Expected] = {}  # likewise
+        self._runs: dict[str, dict[str, Run]] = {}  # by output and sample
+        self._expected: dict[tuple[str, str], Expected] = {}  # likewise
 
     def add(self, sample: str, output: str, want: Array, have: Array, dtype: str | None) -> None:
         """Take an output of a sample, of the expected shape; an earlier run of the sample is forgotten."""
@@ -144,7 +116,7 @@ class PartsJudge:
                     parts.axis,
                     worst,
                     len(failing),
-                    self._find_worst_sample(output, pool, worst),
+                    find_worst_sample(self._runs[output], pool, worst),
                     float(pool.errors[worst]),
                     float(parts.spread[worst]),
                     float(parts.error[worst]),
@@ -247,60 +219,11 @@ class PartsJudge:
             kept = tuple(measure(part) for part in parts)
             key = output, sample
             if key not in self._expected:
-                self._expected[key] = _measure_expected(parts, want, dtype)
-            self._runs.setdefault(output, {})[sample] = _Run(kept, self._expected[key], rows)
+                self._expected[key] = measure_expected(parts, want, dtype)
+            self._runs.setdefault(output, {})[sample] = Run(kept, self._expected[key], rows)
 
-    def _pool(self, output: str) -> Iterator[_Pool]:
-        """Yield the axes that have parts, with the RMS error of each part over the samples, and over quiet ones."""
-        runs = [*self._runs.get(output, {}).values()]
-        for number, parts in enumerate(self._parts.get(output, ()) if runs else ()):
-            over_all = _pool_runs(runs, number, parts)
-            yield over_all
-            if (quiet := parts.quiet) is not None:
-                expected = replace(parts, spread=quiet.spread, error=quiet.error)
-                yield _pool_runs(runs, number, expected, over_all)
-
-    def _find_worst_sample(self, output: str, pool: _Pool, index: int) -> str:
-        runs = self._runs[output]
-
-        def find_error(sample: str) -> float:
-            squares, quiet = (
-                runs[sample].squares[pool.number],
-                runs[sample].expected.quiet[pool.number],
-            )
-            if squares is None or (pool.over_all and quiet is not None and not quiet[index]):
-                return 0.0
-            return float(squares[index])
-
-        return max(runs, key=find_error)
-
-
-def _measure_expected(parts: Sequence[AxisParts], want: Array, dtype: str) -> _Expected:
-    values = [ValueSums(count_parts(want.shape, part.axis)) for part in parts]
-    for part, sums in zip(parts, values, strict=True):
-        sums.add(want, part.axis, dtype)
-    return _Expected(
-        tuple(sums.count for sums in values),
-        tuple(
-            None if part.quiet is None else part.quiet.find(sums)
-            for part, sums in zip(parts, values, strict=True)
-        ),
-    )
-
-
-def _pool_runs(
-    runs: Sequence[_Run], number: int, parts: AxisParts, over_all: _Pool | None = None
-) -> _Pool:
-    """Return the errors along an axis; `over_all` if only those of quiet samples are asked for."""
-    squares, sizes = np.zeros((2, len(parts.count)))
-    for run in runs:
-        quiet = run.expected.quiet[number] if over_all else None
-        counted = 1.0 if quiet is None else quiet
-        sizes += run.expected.counts[number] * counted
-        if (own := run.squares[number]) is not None:
-            squares += own if quiet is None else np.where(quiet, own, 0.0)
-    sizes = np.maximum(sizes, 1.0)
-    return _Pool(number, parts, np.sqrt(squares / sizes), sizes, over_all)
+    def _pool(self, output: str) -> Iterator[Pool]:
+        return pool_runs([*self._runs.get(output, {}).values()], self._parts.get(output, ()))
 
 
 def _fits(part: AxisParts, shape: tuple[int, ...]) -> bool:
@@ -318,7 +241,7 @@ def _find_own_rounding(parts: AxisParts, allowed: Tolerance) -> float:
     return float(_find_ratios(parts)[0]) * parts.own_share if allowed.rounds else 0.0
 
 
-def _fails(pool: _Pool, allowed: Tolerance, size: float) -> NDArray[np.bool_]:
+def _fails(pool: Pool, allowed: Tolerance, size: float) -> NDArray[np.bool_]:
     parts, errors = pool.parts, pool.errors
     if allowed.part is None:  # each element is judged by the user's own tolerance
         return np.zeros(len(errors), np.bool_)
@@ -352,14 +275,14 @@ def _find_excess(parts: AxisParts, errors: Floats, share: float) -> float:
     return max(1.0, float(np.quantile(times, _MOST))) if times.size else 1.0
 
 
-def _find_negligible(pool: _Pool, allowed: Tolerance, size: float) -> float:
+def _find_negligible(pool: Pool, allowed: Tolerance, size: float) -> float:
     """Return the RMS error that is none; of quiet samples what an output of zeros may have, as their values may be."""
     if pool.over_all:
         return max(allowed.atol, allowed.zero_atol)
     return min(allowed.atol, allowed.negligible * size)
 
 
-def _is_unjudged(pool: _Pool, allowed: Tolerance, size: float) -> NDArray[np.bool_]:
+def _is_unjudged(pool: Pool, allowed: Tolerance, size: float) -> NDArray[np.bool_]:
     parts, errors = pool.parts, pool.errors
     if allowed.part is None:
         return np.zeros(len(errors), np.bool_)
