@@ -166,7 +166,8 @@ class PartsBuilder:
         """Return the standard deviation of each part that is no movement."""
         unit = _UNIT.get(self._dtypes.get(output, ""), _UNIT_FLOAT32)
         largest = values.largest
-        return np.maximum(_STILL * unit * largest, _NOTHING * largest.max(initial=0.0))
+        least: Floats = np.maximum(_STILL * unit * largest, _NOTHING * largest.max(initial=0.0))
+        return least
 
     def _may_be_grid(self, output: str) -> bool:
         """Return whether a grid may be all that differs along axes without positions, as each sample has a size of its own."""
