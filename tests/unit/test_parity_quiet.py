@@ -76,14 +76,14 @@ def test_column_that_is_lost_in_all_samples_but_a_loud_one_fails(
     arrays = make_columns()
     parts = build(arrays, round_values, precision)
     write_parts(tmp_path / PARTS, parts)
-    for known in (parts, read_parts(tmp_path / PARTS)):
-        verdict = judge(arrays, lose_column, known, precision)
+    for expected in (parts, read_parts(tmp_path / PARTS)):
+        verdict = judge(arrays, lose_column, expected, precision)
         assert "in index 2 of axis 1, over the samples beside which others are loud" in str(
             verdict.description
         )
         assert verdict.worst is not None
         assert verdict.worst.sample != LOUD
-        right = judge(arrays, round_values, known, precision)
+        right = judge(arrays, round_values, expected, precision)
         assert right.agrees
         assert list_unjudged(right, 1) == set()
 

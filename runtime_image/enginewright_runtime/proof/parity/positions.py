@@ -33,10 +33,11 @@ def find_positions(within: Mapping[int, Floats], deviations: Mapping[int, Floats
         return None
     longest = max(shares, key=lambda axis: within[axis].size)
     others = max(share for axis, share in shares.items() if axis != longest)
-    is_known = others > 0 or shares[longest] > 0
-    return longest if not is_known or shares[longest] < _LESS * others else None
+    if others == shares[longest] == 0:  # no two samples of one size
+        return longest
+    return longest if shares[longest] < _LESS * others else None
 
 
 def _measure_share(moves: Floats, deviations: Floats) -> float:
-    known = (deviations > 0) & np.isfinite(moves)
-    return float(np.quantile(moves[known] / deviations[known], _MOST)) if known.any() else 0.0
+    spread = (deviations > 0) & np.isfinite(moves)
+    return float(np.quantile(moves[spread] / deviations[spread], _MOST)) if spread.any() else 0.0

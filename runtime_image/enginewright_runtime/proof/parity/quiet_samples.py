@@ -1,4 +1,4 @@
-"""Finds the samples of a part beside which others are so loud that nobody would notice their loss. Pure.
+"""Finds the samples of a part beside which others are so loud that their loss would go unnoticed. Pure.
 
 The errors of a part are judged over all samples, by what they move it by. Where one sample moves a column a hundred
 times as much as the others do, the column may be lost in all of these. If they are most of the samples, their errors
