@@ -80,11 +80,11 @@ class AxisSums:
         """Return the RMS error that rounding makes in numbers."""
         return pool_rms(self._errors)
 
-    def find_quiet(self, unnoticed: Floats, least: Floats) -> QuietSamples | None:
+    def find_quiet(self, share: float, spread: Floats, least: Floats) -> QuietSamples | None:
         """Return the quiet samples of the parts, see `quiet_samples.find_quiet`."""
         if not self._samples:
             return None
-        return find_quiet(self._samples, self._errors, unnoticed, least)
+        return find_quiet(self._samples, self._errors, share, spread, least)
 
     def count_effective(self) -> Floats:
         """Return the effective number of values, see `part_sums.count_effective`."""

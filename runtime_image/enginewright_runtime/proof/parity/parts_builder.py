@@ -141,7 +141,6 @@ class PartsBuilder:
         names = sums.find_names(np.inf if part is None else part)
         least = self._find_least(output, values)
         spread = _limit_spread(values.deviation, within, least)
-        unnoticed = np.square((part or 0.0) * np.where(names, 0.0, spread)) * values.count
         return AxisParts(
             axis=sums.axis,
             magnitude=np.where(names, 1.0, values.rms),
@@ -152,7 +151,7 @@ class PartsBuilder:
             bound=~names & (may_be_grid | np.isnan(within)),
             own_share=find_median(self._shares.get(output, ())) if sums.axis == WHOLE else np.inf,
             figures=None if sums.axis != WHOLE or figures is None else RoundingFigures.of(figures),
-            quiet=sums.find_quiet(unnoticed, least),
+            quiet=sums.find_quiet(part or 0.0, np.where(names, 0.0, spread), least),
         )
 
     def _find_moving(self, output: str, sums: AxisSums) -> Floats:

@@ -6,14 +6,22 @@ are judged by themselves too. (Of whole outputs, see `own_scales`.)
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Final, Self
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from enginewright_runtime.proof.parity.part_sums import Errors, Floats, ValueSums
 
+_LEAST_VALUES: Final = (
+    8  # of a sample that tell whether it is quiet: of fewer, some are small by chance
+)
+_FAR: Final = (
+    0.03  # of what all samples move a part by: values of most are not below that by chance
+)
+_LEAST_SAMPLES: Final = 4
+_LEAST_OF_FEW: Final = 6  # samples of few values
 _SLACK: Final = 1 + 2.0**-20  # files round levels
 
 
@@ -22,7 +30,7 @@ class QuietSamples:
     """What is expected of parts in the quiet samples of each: arrays of [parts], 0 of parts that have none."""
 
     centre: Floats  # about which samples are quiet or loud
-    level: Floats  # RMS distance from it, of the loudest quiet sample
+    level: Floats  # RMS distance from it, up to which a sample is quiet
     spread: Floats  # standard deviation of the values in the quiet samples
     error: Floats  # RMS error that rounding makes in them; inf if it is not known
 
@@ -31,16 +39,15 @@ class QuietSamples:
         level = _measure_level(values.mean, values.deviation, self.centre)
         return (self.spread > 0) & (values.count > 0) & (level <= self.level * _SLACK)
 
-    def select(self, index: int) -> Self:
-        """Return those of a single part."""
-        part = slice(index, index + 1)
-        return type(self)(*(getattr(self, item.name)[part] for item in fields(self)))
-
 
 def find_quiet(
-    samples: Sequence[ValueSums], errors: Sequence[Errors], unnoticed: Floats, least: Floats
+    samples: Sequence[ValueSums],
+    errors: Sequence[Errors],
+    share: float,
+    spread: Floats,
+    least: Floats,
 ) -> QuietSamples | None:
-    """Return the quiet samples of each part: all whose loss adds no more squares than `unnoticed`, if these are most; None of any.
+    """Return the quiet samples of each part, if they are most of them: those whose loss is an error within its `share` of the `spread`; None of any.
 
     `samples` and `errors` are of each sample the values, and the errors of rounding. What the quiet samples move a
     part by has to be above `least`, below which it is rounding.
@@ -50,27 +57,22 @@ def find_quiet(
         for name in ("count", "mean", "deviation")
     )
     filled = count > 0
+    number = filled.sum(0)
+    few = 2 * (filled & (count < _LEAST_VALUES)).sum(0) >= number
     centre = _find_median(mean, filled)
-    levels = np.where(filled, _measure_level(mean, deviation, centre), np.inf)
-    order = np.argsort(levels, axis=0)
-    ranked, counts = (np.take_along_axis(item, order, 0) for item in (levels, count))
-    with np.errstate(over="ignore"):
-        squares = np.square(np.where(counts > 0, ranked, 0.0)) * counts
-    lost = np.cumsum(np.where(counts > 0, squares, np.inf), axis=0)
-    number = (lost <= unnoticed).sum(0)
-    most = 2 * number > filled.sum(0)
-    level = np.take_along_axis(ranked, np.maximum(number - 1, 0)[None], 0)[0]
-    quiet = most & (levels <= level)
+    level = np.where(few, min(share, _FAR), share) * spread
+    quiet = filled & (_measure_level(mean, deviation, centre) <= level)
     total = np.maximum(np.where(quiet, count, 0.0).sum(0), 1.0)
     middle = np.where(quiet, count * mean, 0.0).sum(0) / total
     about = count * (np.square(deviation) + np.square(mean - middle))
-    spread = np.sqrt(np.where(quiet, about, 0.0).sum(0) / total)
-    rounding = [np.where(own, item.squares, 0.0) for own, item in zip(quiet, errors, strict=True)]
-    shown = most & (spread > least)
+    moving = np.sqrt(np.where(quiet, about, 0.0).sum(0) / total)
+    shown = (2 * quiet.sum(0) > number) & (number >= np.where(few, _LEAST_OF_FEW, _LEAST_SAMPLES))
+    shown &= moving > least
     if not shown.any():
         return None
+    rounding = [np.where(own, item.squares, 0.0) for own, item in zip(quiet, errors, strict=True)]
     error = np.sqrt(np.sum(rounding, axis=0) / total)
-    return QuietSamples(*(np.where(shown, item, 0.0) for item in (centre, level, spread, error)))
+    return QuietSamples(*(np.where(shown, item, 0.0) for item in (centre, level, moving, error)))
 
 
 def _measure_level(mean: Floats, deviation: Floats, centre: Floats) -> Floats:
