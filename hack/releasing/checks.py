@@ -20,14 +20,16 @@ def find_wrong_versions(root: Path, version: str) -> list[str]:
         return [f"{version} is no version such as 0.2.0 or 0.2.0-rc.1"]
     chart = yaml.safe_load((root / CHART).read_text())
     named = re.search(r'^__version__ = "(.+)"$', (root / _CODE).read_text(), re.MULTILINE)
-    found = {
+    versions = {
         f"{_PROJECT}: version": tomllib.loads((root / _PROJECT).read_text())["project"]["version"],
         f"{_CODE}: __version__": named[1] if named else "nothing",
         f"{CHART}: version": str(chart["version"]),
         f"{CHART}: appVersion": str(chart["appVersion"]),
     }
     problems = [
-        f"{place} is {other}: write {version}" for place, other in found.items() if other != version
+        f"{place} is {other}: write {version}"
+        for place, other in versions.items()
+        if other != version
     ]
     if not (root / _WRITTEN / f"{version}.json").is_file():
         problems.append(

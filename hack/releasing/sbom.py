@@ -83,15 +83,15 @@ def _describe_image(name: str, tag: str, digest: str) -> Component:
 
 
 def _write(subject: Component, components: Iterable[Component], time: int) -> str:
-    known = {str(component.bom_ref): component for component in components}
-    bom = Bom(components=known.values())
+    by_url = {str(component.bom_ref): component for component in components}
+    bom = Bom(components=by_url.values())
     bom.metadata.component = subject
     bom.metadata.timestamp = datetime.fromtimestamp(time, UTC)
     bom.metadata.tools.components.add(
         Component(type=ComponentType.LIBRARY, name=_LIBRARY, version=version_of(_LIBRARY))
     )
-    bom.register_dependency(subject, known.values())
-    content = "\n".join((str(subject.name), str(subject.version), str(time), *sorted(known)))
+    bom.register_dependency(subject, by_url.values())
+    content = "\n".join((str(subject.name), str(subject.version), str(time), *sorted(by_url)))
     bom.serial_number = uuid.uuid5(uuid.NAMESPACE_OID, content)  # the library's is random
     text = str(JsonV1Dot6(bom).output_as_string(indent=1)) + "\n"
     if wrong := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):

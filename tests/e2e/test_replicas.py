@@ -88,7 +88,9 @@ def test_helm_test_gets_an_answer_and_leaves_nothing(two: Namespace) -> None:
     command = ("helm", "test", "enginewright", "--namespace", two.name, "--timeout", "5m")
     assert "which is right" in harness.cluster(*command, "--logs")
     kinds = "pods,serviceaccounts,roles,rolebindings"
-    assert two.items(kinds, "app.kubernetes.io/component=test") == two.items("inferencemodels") == []
+    assert (
+        two.items(kinds, "app.kubernetes.io/component=test") == two.items("inferencemodels") == []
+    )
 
 
 def test_uninstalling_removes_our_objects_and_keeps_serving(

@@ -183,10 +183,10 @@ def test_an_image_and_its_sbom_are_the_same_in_every_export(tmp_path: Path) -> N
     assert archives[0].read_bytes() == archives[1].read_bytes()
     described = json.loads(printed[0])
     assert (described["bomFormat"], described["specVersion"]) == ("CycloneDX", "1.6")
-    found = {
+    licences = {
         part["purl"]: part["licenses"] for part in described["components"] if "licenses" in part
     }
-    (own,) = [found[url] for url in found if url.startswith("pkg:pypi/cyclonedx-python-lib@")]
+    (own,) = [licences[url] for url in licences if url.startswith("pkg:pypi/cyclonedx-python-lib@")]
     assert own == [{"license": {"id": "Apache-2.0"}}]
     locked = re.findall(
         r"^([\w.-]+)==", (REPOSITORY / "requirements/release.txt").read_text(), re.MULTILINE
