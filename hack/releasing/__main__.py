@@ -32,11 +32,12 @@ def main(arguments: Sequence[str]) -> int:
     problems += checks.find_unclean(
         git("status", "--porcelain"), git("rev-parse", "HEAD"), tagged, version
     )
+    section = None
     try:
         section = read_section((root / "CHANGELOG.md").read_text(), version)
     except ValueError as error:
         problems.append(str(error))
-    if problems:
+    if problems or section is None:
         print(*(f"hack/release: {problem}" for problem in problems), sep="\n", file=sys.stderr)
         return 1
     names = [name for name in parsed.images.split(",") if name]

@@ -15,6 +15,7 @@ import onnxruntime as ort
 import pytest
 
 from tests.support.ports import free_port
+from tests.support.preparing import Workplace
 
 PROGRAM = Path(__file__).resolve().parents[2] / "charts/enginewright/files/test/serve_a_model.py"
 
@@ -125,3 +126,10 @@ def test_the_answer_decides_and_the_model_is_removed(
     assert release.model is None
     path = "/apis/enginewright.dev/v1alpha1/namespaces/home/inferencemodels"
     assert release.calls[0] == f"POST {path}"
+
+
+def test_jobs_fetch_the_model_from_the_pod(program: ModuleType, place: Workplace) -> None:
+    content = program.parser.parse_model(program.MODEL).SerializeToString(deterministic=True)
+    source = program.serve_source(content, "127.0.0.1")
+    assert place.fetch(f"{source}/model.onnx").code == 0
+    assert place.stage("validate", place.task(f"{source}/model.onnx")).code == 0

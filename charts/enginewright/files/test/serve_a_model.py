@@ -155,14 +155,14 @@ def ask(url: str, is_late: Callable[[], bool]) -> None:
     Raises:
         FailedError: The answer is wrong, or there is none in time.
     """
-    while True:
+    answer = None
+    while answer is None:
         try:
             answer = send_json("POST", url, REQUEST)["outputs"][0]["data"]
-            break
         except OSError as error:
             if is_late():
                 raise FailedError(f"{url} does not answer: {error}") from None
-        time.sleep(PAUSE)
+            time.sleep(PAUSE)
     if answer != ANSWER:
         raise FailedError(f"the answer is {answer}, and {ANSWER} is right")
     print(f"the answer is {answer}, which is right")
