@@ -96,7 +96,7 @@ site: venv ## Build the documentation's site into build/site
 dashboards: venv ## Generate the chart's Grafana dashboards
 	$(RUN)/python -m hack.monitoring.dashboards
 
-venv: $(VENV)/.locked .venv-openvino/.locked .venv-gpu/.locked .venv-clients/.locked ## Create the Python environments from their lock files
+venv: $(VENV)/.locked .venv-openvino/.locked .venv-gpu/.locked .venv-clients/.locked .venv-release/.locked ## Create the Python environments from their lock files
 
 $(VENV)/.locked: requirements/dev.txt
 	hack/venv $(VENV) dev
@@ -110,6 +110,9 @@ $(VENV)/.locked: requirements/dev.txt
 .venv-clients/.locked: requirements/clients.txt
 	hack/venv .venv-clients clients
 
+.venv-release/.locked: requirements/release.txt
+	hack/venv .venv-release release
+
 clean: ## Remove the local cluster and the environments, but no caches
 	$(CLUSTER) down
-	rm -rf $(VENV) .venv-openvino .venv-gpu .venv-clients
+	rm -rf $(VENV) .venv-openvino .venv-gpu .venv-clients .venv-release

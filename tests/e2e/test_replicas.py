@@ -84,6 +84,15 @@ def test_editors_of_a_namespace_may_serve_models_there(
     assert two.name
 
 
+def test_helm_test_gets_an_answer_and_leaves_nothing(two: Namespace) -> None:
+    command = ("helm", "test", "enginewright", "--namespace", two.name, "--timeout", "5m")
+    assert "which is right" in harness.cluster(*command, "--logs")
+    kinds = "pods,serviceaccounts,roles,rolebindings"
+    assert (
+        two.items(kinds, "app.kubernetes.io/component=test") == two.items("inferencemodels") == []
+    )
+
+
 def test_uninstalling_removes_our_objects_and_keeps_serving(
     two: Namespace, namespace: Namespace
 ) -> None:

@@ -83,8 +83,12 @@ def helm(
 
 
 @functools.cache  # many tests render the same values
-def _helm(values: str, release: str, *, install: bool) -> subprocess.CompletedProcess[str]:
+def _helm(
+    values: str, release: str, *, install: bool, test: bool = False
+) -> subprocess.CompletedProcess[str]:
     action = ["install", "--dry-run=client"] if install else ["template"]
+    if not install and not test:
+        action.append("--skip-tests")
     command: list[str | Path] = [build.binaries() / "kube", "helm", *action, release, CHART]
     return run_program([*command, "--namespace", "home", "--values", "-"], input=values, code=None)
 
@@ -704,6 +708,36 @@ def test_releases_do_not_share_names() -> None:
 )
 def test_bad_values_are_refused(values: Object, sentence: str) -> None:
     assert sentence in refusal(values)
+
+
+@pytest.mark.parametrize("policies", [False, True])
+def test_the_test_is_all_hooks_restricted_and_reaches_one_model(policies: bool) -> None:
+    values = {**FULL, "networkPolicies": {"enabled": policies}}
+    texts = [_helm(json.dumps(values), "shop", install=False, test=test) for test in (True, False)]
+    with_test, without = (load_documents(text.stdout) for text in texts)
+    hooks = [object_ for object_ in with_test if object_ not in without]
+    kinds = {"ServiceAccount", "Role", "RoleBinding", "Pod", *(["NetworkPolicy"] * policies)}
+    assert {hook["kind"] for hook in hooks} == kinds
+    for hook in hooks:
+        annotations = hook["metadata"]["annotations"]
+        assert annotations["helm.sh/hook"] == "test"
+        assert "hook-succeeded" in annotations["helm.sh/hook-delete-policy"]
+    (role,), (test,) = of_kind(hooks, "Role"), of_kind(hooks, "Pod")
+    named = {name for rule in role["rules"] for name in rule.get("resourceNames", ())}
+    assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "create", "delete"}
+    (container,) = test["spec"]["containers"]
+    assert test["spec"]["securityContext"] == NON_ROOT
+    assert container["securityContext"] == RESTRICTED
+    variables = {one["name"]: one.get("value") for one in container["env"]}
+    assert named == {variables["NAME"]} == {"test-shop-enginewright"}
+    assert (
+        container["command"][2].rstrip()
+        == (CHART / "files/test/serve_a_model.py").read_text().rstrip()
+    )
+    if policies:
+        (policy,) = of_kind(hooks, "NetworkPolicy")
+        (peer,) = policy["spec"]["egress"][0]["to"]
+        assert peer["podSelector"]["matchLabels"].items() <= test["metadata"]["labels"].items()
 
 
 def find_undescribed(schema: Object, path: str = "") -> list[str]:

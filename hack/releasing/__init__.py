@@ -1,0 +1,1 @@
+"""What a release consists of. Everything follows from the commit and the built images: two runs give equal bytes."""
