@@ -222,6 +222,7 @@ def test_releases_with_namespaces_of_their_own_work_side_by_side(
     other = World(new_namespace(), new_namespace(), world.folder)
     for namespace in (other.system, other.user):
         played.add_account(namespace)
+    played.add_release(other.system)
     third = World(new_namespace(), other.user, world.folder)
     everywhere = World(new_namespace(), world.user, world.folder)
     with (

@@ -125,6 +125,7 @@ class Cluster:
         self.user.delete_all("leases", claims, everywhere=True)
         for namespace in (self.system, self.user):
             played.add_account(namespace)
+        played.add_release(self.system)
         played.add_node(self.user, "node-1")
 
     def operator(

@@ -22,12 +22,15 @@ from enginewright.controller.leader import (
     overlap,
 )
 from enginewright.kube.api import JsonObject, Listing
-from enginewright.kube.errors import Transient
+from enginewright.kube.errors import Forbidden, Transient
+from enginewright.kube.resources import CLUSTER_ROLE_BINDINGS, Resource
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from tests.support.effort import examples
 from tests.support.fake_kube import FakeKube
+from tests.support.plan_objects import make_object
 from tests.support.virtual_time import run
 
 T = TypeVar("T")
@@ -170,6 +173,7 @@ class Replicas:
     ) -> Replica:
         lost: list[str] = []
         refused: list[str | None] = []
+        self._install(key[0])
         election = Election(
             api or self.kube,
             LeaseClaim(key, name, scope),
@@ -180,6 +184,14 @@ class Replicas:
         replica = Replica(election, asyncio.create_task(election.run()), lost, refused)
         self.replicas.append(replica)
         return replica
+
+    def _install(self, namespace: str) -> None:
+        """Add what the chart does for a release."""
+        labels = {"app.kubernetes.io/name": "enginewright"}
+        subject = {"kind": "ServiceAccount", "name": "enginewright", "namespace": namespace}
+        self.kube.put(
+            make_object("ClusterRoleBinding", namespace, labels=labels, subjects=[subject])
+        )
 
     async def kill(self, replica: Replica) -> None:
         replica.task.cancel()
@@ -284,6 +296,29 @@ async def test_second_release_waits_and_takes_over_later(world: Replicas) -> Non
     await asyncio.sleep(17)
     assert second.election.may_act()
     assert second.refused[-1] is None
+
+
+class Forbidding(FakeKube):
+    """As for the role of an earlier version, which may not list bindings."""
+
+    @override
+    async def list(self, resource: Resource, *args: Any, **options: Any) -> Listing:
+        if resource == CLUSTER_ROLE_BINDINGS:
+            raise Forbidden("clusterrolebindings is forbidden")
+        return await super().list(resource, *args, **options)
+
+
+@pytest.mark.parametrize("kube", [FakeKube(), Forbidding()], ids=["known", "unknown"])
+async def test_a_lease_outside_of_releases_claims_nothing_where_these_are_known(
+    world: Replicas, kube: FakeKube
+) -> None:
+    world.kube = kube
+    world.start("evil", ("evil", "enginewright"))
+    await asyncio.sleep(1)
+    kube.remove("ClusterRoleBinding", "", "evil")
+    first = world.start("first")
+    await asyncio.sleep(60)
+    assert first.election.may_act() is not isinstance(kube, Forbidding)
 
 
 async def test_releases_with_nothing_in_common_lead_side_by_side(world: Replicas) -> None:

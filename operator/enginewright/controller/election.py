@@ -1,5 +1,8 @@
 """Leader election and claim with Leases; leader.py makes the decisions.
 
+A user with the role `edit` may write Leases in its namespace. So a Lease claims something only in the namespace of a
+release: of an account that a ClusterRoleBinding of the chart names, which only administrators write.
+
 Runs as long as the process. A process that has lost leadership must exit: `lost` is called, and
 `may_act` already prevents every request.
 """
@@ -28,13 +31,14 @@ from enginewright.controller.leader import (
     Withdraw,
 )
 from enginewright.kube.api import Creates, JsonObject, Lists
-from enginewright.kube.errors import Conflict, KubeError, NotFound
-from enginewright.kube.resources import LEASES
+from enginewright.kube.errors import Conflict, Forbidden, KubeError, NotFound
+from enginewright.kube.resources import CLUSTER_ROLE_BINDINGS, LEASES
 from enginewright.manifests.labels import COMPONENT, MANAGED_BY, OPERATOR
 
 SCOPE_ANNOTATION: Final = "enginewright.dev/claims"
 CLAIM: Final = "claim"  # component of the Leases
 SELECTOR: Final = f"{MANAGED_BY}={OPERATOR},{COMPONENT}={CLAIM}"
+RELEASES: Final = f"app.kubernetes.io/name={OPERATOR}"  # what the chart creates
 _RENEW: Final = 2.0  # seconds between renewals
 _RETRY: Final = 0.5  # seconds between attempts of those who wait, and after an error
 _CALL: Final = 3.0  # seconds for a request, so that the deadline leaves time for a second one
@@ -132,13 +136,13 @@ class Election:
 
     async def _try(self) -> bool:
         sent = self._clock()
-        records = await self._list()
-        step = self._elector.decide(records.values(), sent=sent, received=self._clock())
+        claims = await self._list_claims()
+        step = self._elector.decide(claims, sent=sent, received=self._clock())
         if isinstance(step, Take):
             await self._take()
             sent = self._clock()
-            records = await self._list()
-            confirmed = self._elector.confirm(records.values(), sent=sent, received=self._clock())
+            claims = await self._list_claims()
+            confirmed = self._elector.confirm(claims, sent=sent, received=self._clock())
             if isinstance(confirmed, Lead):
                 self._refused(None)
                 return True
@@ -197,6 +201,23 @@ class Election:
                 return f"the Lease was acquired by {own.holder or 'no process'}"
             raise
         return None
+
+    async def _list_claims(self) -> list[Record]:
+        """Return the Leases of releases, of which our own namespace has one. Raises KubeError."""
+        records = await self._list()
+        homes = {self._claim.key[0]}
+        if all(namespace in homes for namespace, _ in records):
+            return list(records.values())
+        try:
+            bindings = await self._api.list(CLUSTER_ROLE_BINDINGS, labels=RELEASES)
+        except Forbidden:  # our role is of an earlier version: any may be a release's
+            return list(records.values())
+        homes |= {
+            str(subject.get("namespace"))
+            for binding in bindings.items
+            for subject in binding.get("subjects") or ()
+        }
+        return [record for (namespace, _), record in records.items() if namespace in homes]
 
     async def _list(self) -> dict[LeaseKey, Record]:
         listing = await self._api.list(LEASES, labels=SELECTOR)

@@ -66,6 +66,13 @@ NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=Fal
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
 EVENTS: Final = Resource("", "v1", "events", "Event")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+CLUSTER_ROLE_BINDINGS: Final = Resource(
+    "rbac.authorization.k8s.io",
+    "v1",
+    "clusterrolebindings",
+    "ClusterRoleBinding",
+    namespaced=False,
+)
 
 _BY_KIND: Final = {
     (resource.api_version, resource.kind): resource
@@ -88,6 +95,7 @@ _BY_KIND: Final = {
         CONFIG_MAPS,
         EVENTS,
         LEASES,
+        CLUSTER_ROLE_BINDINGS,
     )
 }
 
