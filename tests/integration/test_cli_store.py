@@ -101,7 +101,12 @@ def test_a_claim_is_read_by_a_pod(folder: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_report_is_shown_in_a_browser(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.parent)
     shown: list[str] = []
-    monkeypatch.setattr("webbrowser.open", lambda uri: shown.append(uri) or True)
+
+    def show(uri: str) -> bool:
+        shown.append(uri)
+        return True
+
+    monkeypatch.setattr("webbrowser.open", show)
     assert (
         run("report", str(folder), KEYS[0][:6], "--open") == f"enginewright-{KEYS[0][:12]}.html\n"
     )

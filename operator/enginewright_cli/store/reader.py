@@ -31,7 +31,7 @@ def run(folder: Path, beginning: str | None) -> None:
 
 if __name__ == "__main__":
     try:
-        run(Path(sys.argv[1]), *sys.argv[2:] or [None])
+        run(Path(sys.argv[1]), sys.argv[2] if sys.argv[2:] else None)
     except StageFailure as failure:
         Path("/dev/termination-log").write_text(failure.message)
         sys.exit(1)
