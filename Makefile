@@ -87,8 +87,9 @@ format: venv ## Format the Python code
 crds: venv ## Generate crds/ and the chart's copy from the typed API
 	hack/crds
 
-docs: venv ## Generate the tables in docs/ from the code
+docs: venv ## Generate the tables and the picture of a page in docs/ from the code
 	hack/docs
+	.venv/bin/python -m hack.pictures
 
 site: venv ## Build the documentation's site into build/site
 	hack/site

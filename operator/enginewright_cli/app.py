@@ -13,7 +13,9 @@ from typing_extensions import override
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
+    from typer._click.formatting import HelpFormatter
 
+_SENTENCE: Final = 200  # characters of a command's first sentence, which is shown whole
 _OPTIONS: Final[dict[str, Any]] = {
     "add_completion": False,  # of the whole command line alone
     "rich_markup_mode": None,  # plain: frames would break sentences in two in a log
@@ -43,7 +45,14 @@ class _Lazy(TyperGroup):
 
     @override
     def list_commands(self, ctx: "Context") -> list[str]:
-        return [*super().list_commands(ctx), *self.functions]
+        return [*self.functions, *super().list_commands(ctx)]
+
+    @override
+    def format_commands(self, ctx: "Context", formatter: "HelpFormatter") -> None:
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, one.get_short_help_str(_SENTENCE)) for name, one in commands if one]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     @override
     def get_command(self, ctx: "Context", cmd_name: str) -> "Command | None":
@@ -73,6 +82,7 @@ class _Commands(_Lazy):
         "serve": "enginewright_cli.serve.command:serve",
         "upload": "enginewright_cli.upload.command:upload",
         "plan": "enginewright_cli.plan.command:plan",
+        "migrate": "enginewright_cli.migrate.command:migrate",
         **{
             name: f"enginewright_cli.diagnose.commands:{name}"
             for name in ("explain", "placement", "diff", "logs", "bundle", "watch")
@@ -92,6 +102,7 @@ class _EngineCommands(_Lazy):
 class _StoreCommands(_Lazy):
     functions: ClassVar[Mapping[str, str]] = {
         "ls": "enginewright_cli.store.command:ls",
+        "report": "enginewright_cli.store.command:report",
         "verify": "enginewright_cli.store.command:verify",
         "gc": "enginewright_cli.store.command:gc",
         "release": "enginewright_cli.store.command:release",

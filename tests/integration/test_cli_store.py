@@ -9,7 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from enginewright_cli import claim_pods
 from enginewright_cli.app import app
+from enginewright_cli.store import claim
 from enginewright_contract.collection import CollectTask
 from enginewright_contract.keys import engine_key
 from enginewright_contract.manifest import ArtifactFile, Manifest
@@ -70,6 +72,45 @@ def test_artefacts_are_listed_and_verified(medium: str, request: pytest.FixtureR
     assert f"prepared {KEYS[0]}: intact" in shown
     assert "2 artefacts, 0 damaged" in shown
     assert "1 artefact, 0 damaged" in run("verify", where, KEYS[1][:8])
+
+
+def run_pod(folder: Path, *arguments: str) -> list[claim.Entry]:
+    """Run what the pod runs that mounts the claim, whose volume is a folder here."""
+    (container,) = claim.make_pod("ns", "claim", "image", arguments)["spec"]["containers"]
+    assert container["volumeMounts"][0]["readOnly"] is True
+    _, *command = (
+        str(folder) if word == claim_pods.ROOT else word for word in container["command"]
+    )
+    return claim.order(claim.parse(run_program([sys.executable, *command]).stdout))
+
+
+def test_a_claim_is_read_by_a_pod(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = [json.loads(line) for line in run("ls", str(folder), "--json").splitlines()]
+    entries = [entry.model_dump(mode="json", exclude_none=True) for entry in run_pod(folder)]
+    assert [(item["kind"], item["key"]) for item in entries] == [
+        (item["kind"], item["key"]) for item in listed
+    ]
+    monkeypatch.setattr(claim.ClaimedStore, "_read", lambda _, given: run_pod(folder, *given))
+    assert KEYS[0] in run("ls")
+    page = folder.parent / "page.html"
+    run("report", "pvc://enginewright-store", KEYS[0][:6], "--html", str(page))
+    assert f"Prepared model {KEYS[0][:12]}" in page.read_text()
+    assert "0 artefacts whose keys" in run("report", "pvc://enginewright-store", "ff", code=2)
+
+
+def test_a_report_is_shown_in_a_browser(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    shown: list[str] = []
+
+    def show(uri: str) -> bool:
+        shown.append(uri)
+        return True
+
+    monkeypatch.setattr("webbrowser.open", show)
+    assert (
+        run("report", str(folder), KEYS[0][:6], "--open") == f"enginewright-{KEYS[0][:12]}.html\n"
+    )
+    assert Path(shown[0].removeprefix("file://")).read_text().startswith("<!doctype html>")
 
 
 def test_damage_is_found(folder: Path) -> None:

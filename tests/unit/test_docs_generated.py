@@ -8,7 +8,7 @@ import pytest
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import ENGINE_STAGES, LOOKUP_STAGE, PREPARE_STAGES
 
-from hack import docs
+from hack import docs, pictures
 from hack.tables import metrics
 
 SITE = docs.ROOT / "docs"
@@ -19,6 +19,11 @@ ALERTS = (metrics.ALERTS, docs.RULES_TEST)
 @pytest.mark.parametrize("page", [*docs.PAGES, *ALERTS], ids=lambda page: page.stem)
 def test_tables_and_remedies_are_those_of_the_code(page: Path) -> None:
     assert docs.regenerate(page.read_text()) == page.read_text(), "run hack/docs"
+
+
+def test_the_picture_of_a_page_shows_the_page_as_it_is() -> None:
+    page = pictures.render_page()
+    assert pictures.read_digest() == pictures.digest_page(page), "run make docs"
 
 
 def test_every_table_is_shown_somewhere() -> None:

@@ -67,23 +67,7 @@ class AppliedManifest:
 
 def read(file: str) -> AppliedManifest:
     """Read a file, or standard input for "-". Raises CommandError."""
-    try:
-        return _read(file)
-    except RecursionError:
-        raise CommandError(f"{file} is nested too deeply") from None
-
-
-def _read(file: str) -> AppliedManifest:
-    try:
-        text = sys.stdin.read() if file == _STDIN else Path(file).read_text(encoding="utf-8")
-        documents = [item for item in yaml.load_all(text, _Loader) if item is not None]
-    except OSError as error:
-        raise unreadable(Path(file), error) from None
-    except UnicodeDecodeError:
-        raise CommandError(f"{file} is not UTF-8 text") from None
-    except yaml.YAMLError as error:
-        raise CommandError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
-    objects = list(_objects(file, documents))
+    objects = read_objects(file)
     ours = [
         Applied(object_, tuple(problems(object_)))
         for object_ in objects
@@ -97,6 +81,22 @@ def _read(file: str) -> AppliedManifest:
         raise CommandError(f"{file} contains no InferenceModel{instead}")
     classes = tuple(applied for applied in ours if applied.kind == AcceleratorClass.kind)
     return AppliedManifest(models, classes, others)
+
+
+def read_objects(file: str) -> list[Mapping[str, Any]]:
+    """Return the objects in a file, those of a List too; standard input for "-". Raises CommandError."""
+    try:
+        text = sys.stdin.read() if file == _STDIN else Path(file).read_text(encoding="utf-8")
+        documents = [item for item in yaml.load_all(text, _Loader) if item is not None]
+        return list(_objects(file, documents))
+    except RecursionError:
+        raise CommandError(f"{file} is nested too deeply") from None
+    except OSError as error:
+        raise unreadable(Path(file), error) from None
+    except UnicodeDecodeError:
+        raise CommandError(f"{file} is not UTF-8 text") from None
+    except yaml.YAMLError as error:
+        raise CommandError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
 
 
 def _objects(file: str, documents: list[Any]) -> Iterator[Mapping[str, Any]]:

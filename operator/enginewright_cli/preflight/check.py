@@ -16,7 +16,7 @@ from enginewright_contract.engines import whole_only
 from enginewright_contract.facts import ExamineFacts, FetchFacts, ParseFacts, RequestAnswer
 from enginewright_contract.images import COMPILED_BACKENDS, ImageFacts
 from enginewright_contract.keys import engine_key
-from enginewright_contract.manifest import EngineInfo, Manifest
+from enginewright_contract.manifest import Manifest
 from enginewright_contract.processors import timing_mismatch
 from enginewright_contract.reasons import Reason, reason_named
 from enginewright_contract.report import Finding, PublishedEngine, StageReport, render
@@ -31,15 +31,14 @@ from enginewright_contract.task import (
     Recipe,
     ServeTask,
 )
-from enginewright_contract.unjudged import Unjudged
 
 from enginewright_cli.preflight import graph, placement
+from enginewright_cli.preflight.artifact import describe_engine, describe_parity
 from enginewright_cli.preflight.local_pod import LocalPod
 from enginewright_cli.preflight.options import limits
 from enginewright_cli.preflight.remedies import advise
 from enginewright_cli.preflight.request import PreflightRequest, local_uri
 from enginewright_cli.preflight.result import (
-    Engine,
     Found,
     Graph,
     ModelFacts,
@@ -264,7 +263,7 @@ class _Backend:
             "changes": manifest.changes,
             "prepared_key": prepared.key,
             "versions": manifest.versions,
-            "parity": _describe_parity(manifest),
+            "parity": describe_parity(manifest),
         }
         judged = judge(target, prepared)
         seconds = round(prepared.seconds + time.monotonic() - began, 3)
@@ -380,7 +379,7 @@ class _Backend:
             "engine_bytes": engine.size_bytes,
             "build_seconds": engine.build_seconds,
             "latency": info.latency if info else None,
-            "engine": _engine(info) if info else None,
+            "engine": describe_engine(info) if info else None,
             "placement": placement.of_engine(manifest),
             "versions": manifest.versions,
         }
@@ -511,18 +510,6 @@ def _billionths(share: float | None) -> int | None:
     return None if share is None else billionths(share)
 
 
-def _engine(info: EngineInfo) -> Engine:
-    return Engine(
-        sha256=info.sha256,
-        compute_capabilities=info.compute_capabilities,
-        partitions=len(info.partitions),
-        ahead_of_time=info.recipe.ahead_of_time,
-        peak_memory_bytes=info.peak_memory_bytes,
-        max_abs_error=info.parity_max_abs_error,
-        outputs=info.parity,
-    )
-
-
 def _describe_failure(outcome: StageReport) -> dict[str, Any]:
     failure = outcome.failure
     failed: dict[str, Any] = {"verdict": judge_failure(failure.reason if failure else None)}
@@ -532,8 +519,3 @@ def _describe_failure(outcome: StageReport) -> dict[str, Any]:
         if verdict := _PARITY.get(failure.reason):
             failed["parity"] = Parity(verdict=verdict)
     return failed
-
-
-def _describe_parity(manifest: Manifest) -> Parity:
-    is_judged = manifest.parity and not Unjudged.of_artefact(manifest).unaccepted
-    return Parity(verdict="pass" if is_judged else "unknown", outputs=manifest.parity)

@@ -1,27 +1,33 @@
-"""The command lines of `store ls`, `verify`, `gc`, `release`, `export` and `import`.
+"""The command lines of `store ls`, `report`, `verify`, `gc`, `release`, `export` and `import`.
 
 Exit code 0: done, and all that was verified is intact. 1: something is damaged. 2: the store cannot be
 read or written.
 """
 
 import json as jsons
+import webbrowser
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from enginewright_cli import output
 from enginewright_cli.formatting import count_noun, size, visible
+from enginewright_cli.options import Context, Image, Namespace
 from enginewright_cli.reporting import CommandError, report_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from enginewright_cli.store.claim import ClaimedStore
     from enginewright_cli.store.contents import Contents, Verified
 
 _DAMAGED: Final = 1
+_PVC: Final = "pvc://"
+_READABLE: Final = "A folder or an address as of `verify`, or pvc://CLAIM, which a pod reads that is removed again."
 
 _Address = Annotated[
     str,
@@ -34,22 +40,79 @@ _Address = Annotated[
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per artefact.")]
 
 
-def ls(address: _Address, *, json: _Json = False) -> None:
+def ls(
+    address: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PATH|URI",
+            help=f"{_READABLE} Default: the claim enginewright-store of the context's namespace.",
+        ),
+    ] = None,
+    *,
+    json: _Json = False,
+    image: Image = None,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
     """List the artefacts of a store."""
-    with _open("ls", address) as contents:
-        artifacts = contents.list_artifacts()
+    if address is None or address.startswith(_PVC):
+        with report_errors("store ls"):
+            entries = _open_claim(address, namespace, context, image).list_artifacts()
+            artifacts = [(entry.kind, entry.key, entry.used) for entry in entries]
+    else:
+        with _open("ls", address) as contents:
+            listed = contents.list_artifacts()
+            artifacts = [(kind.folder, artifact.key, artifact.used) for kind, artifact in listed]
     if json:
-        for kind, artifact in artifacts:
-            line = {"kind": kind.folder, "key": artifact.key, "used": artifact.used.isoformat()}
-            output.write(jsons.dumps(line))
+        for kind, key, used in artifacts:
+            output.write(jsons.dumps({"kind": kind, "key": key, "used": used.isoformat()}))
         return
     if not artifacts:
         output.write(count_noun(0, "artefact"))
         return
     table = Table("kind", "key", "last used", box=None, pad_edge=False)
-    for kind, artifact in artifacts:
-        table.add_row(kind.folder, visible(artifact.key), f"{artifact.used:%Y-%m-%d %H:%M}Z")
+    for kind, key, used in artifacts:
+        table.add_row(kind, visible(key), f"{used:%Y-%m-%d %H:%M}Z")
     output.write(output.render(lambda console: console.print(table)))
+
+
+def report(
+    address: Annotated[str, typer.Argument(metavar="PATH|URI", help=_READABLE)],
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="Key of the artefact, or its beginning.")
+    ],
+    *,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Page to write. Default: by the key, in this folder."),
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--open", help="Show the page in this machine's browser.")
+    ] = False,
+    image: Image = None,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """Write a page about an engine or a prepared model: placement map, parity, latency and memory."""
+    with report_errors("store report", "runtime"):
+        from enginewright_cli.preflight import outfile  # noqa: PLC0415 - heavy
+        from enginewright_cli.preflight.html.page import artifact_page  # noqa: PLC0415 - heavy
+
+        if address.startswith(_PVC):
+            manifest = _open_claim(address, namespace, context, image).describe(key)
+        else:
+            from enginewright_cli.store.contents import Contents  # noqa: PLC0415 - heavy
+
+            manifest = Contents(address).describe(key)
+        path = html or Path(f"enginewright-{manifest.key[:12]}.html")
+        try:
+            outfile.write(path, artifact_page(manifest))
+        except OSError as error:
+            cause = f"cannot write {path}: {error.strerror}"
+            raise CommandError(f"{cause}; name another file with --html") from None
+        output.write(visible(str(path)))
+        if show and not webbrowser.open(path.resolve().as_uri()):
+            raise CommandError(f"no browser was found; open {path} in one")
 
 
 def verify(
@@ -145,7 +208,10 @@ def release(
     address: _Address,
     cluster: Annotated[
         str,
-        typer.Argument(help="UID that StoreShared names: of the cluster's namespace kube-system."),
+        typer.Argument(
+            metavar="UID",
+            help="UID that StoreShared names: of the cluster's namespace kube-system.",
+        ),
     ],
 ) -> None:
     """Forget a cluster that is gone, so that the others may remove from a bucket what they do not need."""
@@ -156,8 +222,10 @@ def release(
 
 def export(
     address: _Address,
-    key: Annotated[str, typer.Argument(help="Key of the artefact, or its beginning.")],
-    folder: Annotated[Path, typer.Argument(help="Folder to create.")],
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="Key of the artefact, or its beginning.")
+    ],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to create.")],
 ) -> None:
     """Copy an artefact out of a store, verified, to take it to another one."""
     with _open("export", address) as contents:
@@ -166,7 +234,9 @@ def export(
 
 def import_(
     address: _Address,
-    folder: Annotated[Path, typer.Argument(help="Folder that `store export` made.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder that `store export` made.")
+    ],
 ) -> None:
     """Store an exported artefact, verified; import engines only from a source that you trust: they are code."""
     with _open("import", address) as contents:
@@ -182,6 +252,23 @@ def _show(item: "Verified", *, json: bool) -> None:
     else:
         state = "intact" if item.problem is None else visible(item.problem)
         output.write(f"{item.kind} {visible(item.key)}: {state}")
+
+
+def _open_claim(
+    address: str | None, namespace: str | None, context: str | None, image: str | None
+) -> "ClaimedStore":
+    from enginewright_cli.plan.cluster_state import CHART_STORE  # noqa: PLC0415 - heavy
+    from enginewright_cli.store.claim import ClaimedStore  # noqa: PLC0415 - heavy
+
+    console = Console(stderr=True)
+    claim = address.removeprefix(_PVC).rstrip("/") if address else CHART_STORE["claim"]
+    return ClaimedStore(
+        claim,
+        namespace,
+        context,
+        image,
+        lambda text: output.print_message(console, visible(text)),
+    )
 
 
 @contextmanager

@@ -99,6 +99,21 @@ class Contents:
         """Copy an artefact, by the beginning of its key, verified, to a new folder; return its name."""
         if os.path.lexists(folder):
             raise WrongUsage(f"{folder} exists already: name another folder")
+        kind, key = self._choose(beginning)
+        with _readable(), _new(folder):
+            Store(self._medium, kind).read(key, folder)
+        return f"{kind.folder} {key}"
+
+    def describe(self, beginning: str) -> Manifest:
+        """Return the manifest of an artefact, by the beginning of its key."""
+        kind, key = self._choose(beginning)
+        with _readable():
+            manifest = Store(self._medium, kind).find(key)
+        if manifest is None:
+            raise CommandError(f"{kind.folder} {key} was removed meanwhile; list the store again")
+        return manifest
+
+    def _choose(self, beginning: str) -> tuple[ArtifactKind, str]:
         matches = [
             (kind, listed.key)
             for kind, listed in self.list_artifacts()
@@ -109,10 +124,7 @@ class Contents:
                 f"the store has {count_noun(len(matches), 'artefact')} whose keys begin with {beginning!r}:"
                 " give the key of one"
             )
-        ((kind, key),) = matches
-        with _readable(), _new(folder):
-            Store(self._medium, kind).read(key, folder)
-        return f"{kind.folder} {key}"
+        return matches[0]
 
     def publish(self, folder: Path) -> tuple[str, bool]:
         """Store the artefact in a folder; return its name, and whether the store had it already."""

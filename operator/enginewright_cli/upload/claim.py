@@ -3,9 +3,7 @@
 The files go through the API server's proxy, so that no port of the cluster has to be reachable.
 """
 
-import asyncio
 import secrets
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from importlib import resources
@@ -16,22 +14,15 @@ import aiohttp
 from enginewright.kube.api import JsonObject
 from enginewright.kube.client import KubeClient
 from enginewright.kube.connection import authorization_of, load_connection
-from enginewright.kube.errors import KubeError, NotFound
-from enginewright.kube.resources import CLAIMS, PODS
-from enginewright.manifests.pods import CONTAINER_SECURITY, POD_SECURITY
-from enginewright.observed.pods import pod_view
-from enginewright.plan.pods import waiting_for
+from enginewright.kube.resources import PODS
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
-from enginewright_cli import cluster, images
+from enginewright_cli import claim_pods, cluster
 from enginewright_cli.reporting import CommandError
 from enginewright_cli.upload.files import CHUNK, LocalFile
 
 PORT: Final = 8080
-_ROOT: Final = "/claim"
-_POLL_SECONDS: Final = 1.0
-_LIFE_SECONDS: Final = 3600  # of a pod that was left behind
 _OK, _FORBIDDEN = 200, 403
 
 Progress = Callable[[str], None]
@@ -53,47 +44,20 @@ def upload(
     where = namespace or cluster.current_namespace(context)
 
     async def act(client: KubeClient) -> None:
-        await _check_claim(client, where, claim)
-        chosen = image or await _image(client)
+        await claim_pods.check_claim(client, where, claim)
+        chosen = image or await claim_pods.find_image(client)
         token = secrets.token_hex(16)
-        pod = await client.create(make_pod(where, claim, chosen, token))
-        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
-        try:
-            progress(f"pod {name} starts with {chosen}")
-            await _wait(client, where, name, seconds)
-            async with aiohttp.ClientSession() as session:
-                sender = _Sender(session, await load_connection(context), where, name, token)
-                for file in files:
-                    how = await sender.store(file, folder, overwrite=overwrite)
-                    progress(f"{file.name}: {how}, sha256 {file.sha256[:12]} matches")
-        finally:
-            await asyncio.shield(client.delete(PODS, where, name, uid=uid))
-            progress(f"pod {name} is removed")
+        pod = make_pod(where, claim, chosen, token)
+        async with (
+            claim_pods.run_pod(client, pod, seconds, progress, lambda seen: seen.ready) as name,
+            aiohttp.ClientSession() as session,
+        ):
+            sender = _Sender(session, await load_connection(context), where, name, token)
+            for file in files:
+                how = await sender.store(file, folder, overwrite=overwrite)
+                progress(f"{file.name}: {how}, sha256 {file.sha256[:12]} matches")
 
     cluster.query(act, context)
-
-
-async def _check_claim(client: KubeClient, namespace: str, claim: str) -> None:
-    try:
-        await client.get(CLAIMS, namespace, claim)
-    except NotFound:
-        listing = await client.list(CLAIMS, namespace)
-        names = ", ".join(sorted(item["metadata"]["name"] for item in listing.items)) or "none"
-        raise CommandError(
-            f"PersistentVolumeClaim {claim} not found in namespace {namespace}; existing: {names}"
-        ) from None
-
-
-async def _image(client: KubeClient) -> str:
-    try:
-        listed = await images.list_images(client)
-    except KubeError as error:
-        raise CommandError(
-            f"the cluster's runtime images are not known: {error.message}; name one with --image"
-        ) from None
-    if not listed:
-        raise CommandError("the operator has not probed a runtime image yet; name one with --image")
-    return min(listed, key=lambda one: (len(listed[one].backends), one))  # the smallest
 
 
 def make_pod(namespace: str, claim: str, image: str, token: str) -> JsonObject:
@@ -104,52 +68,15 @@ def make_pod(namespace: str, claim: str, image: str, token: str) -> JsonObject:
         .read_text(encoding="utf-8")
     )
     container = {
-        "name": "upload",
         "image": image,
         "command": ["python3", "-c", program, str(PORT)],
         "env": [
-            {"name": "UPLOAD_ROOT", "value": _ROOT},
+            {"name": "UPLOAD_ROOT", "value": claim_pods.ROOT},
             {"name": "UPLOAD_TOKEN", "value": token},
         ],
-        "securityContext": CONTAINER_SECURITY,
         "readinessProbe": {"httpGet": {"path": "/", "port": PORT}, "periodSeconds": 1},
-        "volumeMounts": [{"name": "claim", "mountPath": _ROOT}],
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": f"enginewright-upload-{token[:8]}",
-            "namespace": namespace,
-            "labels": {"app.kubernetes.io/name": "enginewright-upload"},
-        },
-        "spec": {
-            "restartPolicy": "Never",
-            "activeDeadlineSeconds": _LIFE_SECONDS,
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": 0,
-            "securityContext": POD_SECURITY,
-            "containers": [container],
-            "volumes": [{"name": "claim", "persistentVolumeClaim": {"claimName": claim}}],
-        },
-    }
-
-
-async def _wait(client: KubeClient, namespace: str, name: str, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while True:
-        pod = pod_view(await client.get(PODS, namespace, name))
-        if pod.ready:
-            return
-        if pod.finished:
-            ended = next((one.ended for one in pod.containers if one.ended), None)
-            why = ended.message or f"exit code {ended.exit_code}" if ended else pod.message
-            raise CommandError(f"pod {name} has ended: {why}; name another image with --image")
-        if time.monotonic() > end:
-            why = waiting_for(pod) or "it is not ready"
-            raise CommandError(f"pod {name} has not started in {seconds:.0f} s: {why}")
-        await asyncio.sleep(_POLL_SECONDS)
+    return claim_pods.make_pod(namespace, claim, "upload", container)
 
 
 class _Sender:

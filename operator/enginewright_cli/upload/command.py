@@ -8,7 +8,7 @@ from rich.console import Console
 
 from enginewright_cli import output
 from enginewright_cli.formatting import visible
-from enginewright_cli.options import Context, Namespace
+from enginewright_cli.options import Context, Image, Namespace
 from enginewright_cli.reporting import report_errors
 
 
@@ -32,13 +32,7 @@ def upload(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace files that have other content.")
     ] = False,
-    image: Annotated[
-        str | None,
-        typer.Option(
-            help="Image with python3 of the pod that writes to a claim. Default: a runtime image that"
-            " the operator knows."
-        ),
-    ] = None,
+    image: Image = None,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="How long that pod may take to start.")
     ] = 300.0,

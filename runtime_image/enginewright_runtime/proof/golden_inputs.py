@@ -1,5 +1,6 @@
 """Golden inputs: the user's samples, or values from a seeded generator, the same on every machine."""
 
+import math
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,15 @@ from enginewright_contract.task import ShapeProfile
 from numpy.typing import NDArray
 
 from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.graph.shapes import points
 
 Array = NDArray[Any]
 Ranges = Mapping[str, tuple[float | None, float | None]]  # lowest and highest value, by input
 _SEED: Final = 20240229
-LARGEST_INPUTS: Final = 256 << 20  # bytes that one sample may store
+LARGEST_INPUTS: Final = 256 << 20  # bytes that one sample may store, except the first
+_MOST_DRAWN: Final = 1 << 30  # bytes of the first one, without which nothing is proven
+_ELEMENT_BYTES: Final = {"string": 64, "bfloat16": 2}  # approximate: strings are Python objects
 _ONE_SAMPLE: Final = "sample"  # name of the only sample of a file with bare input names
 _MOST_SAMPLES: Final = 64
 
@@ -58,15 +62,59 @@ def generate(
     profiles: Sequence[ShapeProfile],
     integers: IntegerRange = IntegerRange.DIGITS,
 ) -> list[Sample]:
-    """Return one sample each for the min, opt and max shapes of the profiles, named so.
+    """Return one sample each for the min, opt and max shapes of the profiles that are affordable, named so.
 
     Values are in the profile's range, inclusive; else floats in [0, 1), integers in `integers`.
+    Raises StageFailure, before anything is drawn, if the first one is too large.
     """
     ranges = find_ranges(profiles)
-    return [
-        draw(inputs, shapes, ranges, integers, corner)
-        for corner, shapes in points(profiles).items()
-    ]
+    affordable = find_affordable(inputs, profiles)
+    for shapes in [*affordable.values()][:1]:
+        _refuse_too_large(inputs, shapes)
+    return [draw(inputs, shapes, ranges, integers, corner) for corner, shapes in affordable.items()]
+
+
+def find_affordable(
+    inputs: Sequence[TensorSpec], profiles: Sequence[ShapeProfile]
+) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Return the input shapes of the corners that are small enough to store, and of the first."""
+    corners = points(profiles)
+    first = next(iter(corners), None)
+    return {
+        corner: shapes
+        for corner, shapes in corners.items()
+        if corner == first or sum_bytes(inputs, shapes) <= LARGEST_INPUTS
+    }
+
+
+def sum_bytes(inputs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]]) -> int:
+    """Return the bytes of all inputs in these shapes."""
+    return sum(_count_bytes(spec, shapes[spec.name]) for spec in inputs)
+
+
+def _count_bytes(spec: TensorSpec, shape: Sequence[int]) -> int:
+    size = _ELEMENT_BYTES.get(spec.dtype) or int(np.dtype(spec.dtype).itemsize)
+    return math.prod(shape) * size
+
+
+def _refuse_too_large(inputs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    size = sum_bytes(inputs, shapes)
+    if size <= _MOST_DRAWN:
+        return
+    largest = max(inputs, key=lambda spec: _count_bytes(spec, shapes[spec.name]))
+    least = [dimension if isinstance(dimension, int) else 1 for dimension in largest.shape]
+    is_fixed = _count_bytes(largest, least) > _MOST_DRAWN
+    smaller = (
+        "export the model with smaller or dynamic dimensions"
+        if is_fixed
+        else "declare smaller min sizes in spec.shapes"
+    )
+    raise StageFailure(
+        Reason.PARITY_FAILED,
+        f"input {largest.name!r} of shape {list(shapes[largest.name])} is too large to draw: the smallest"
+        f" golden inputs take {format_bytes(size)}, more than {format_bytes(_MOST_DRAWN)}",
+        remedy=f"{smaller}, or provide inputs in spec.parity.samples",
+    )
 
 
 def find_ranges(profiles: Sequence[ShapeProfile]) -> Ranges:

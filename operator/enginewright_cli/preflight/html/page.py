@@ -6,10 +6,11 @@ from importlib import metadata
 from pathlib import PurePath
 from typing import Final
 
-from enginewright_contract.manifest import LEAST_RUNS, Latency
+from enginewright_contract.manifest import LEAST_RUNS, Latency, Manifest
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from enginewright_cli import formatting
+from enginewright_cli.preflight.artifact import describe_artifact
 from enginewright_cli.preflight.html.charts import Tile, axis, error_share, treemap
 from enginewright_cli.preflight.placement import operator_of
 from enginewright_cli.preflight.result import (
@@ -29,6 +30,26 @@ def page(results: Sequence[Result]) -> str:
     """Return the page about one model or several."""
     verdict = worst(tuple(result.verdict for result in results))
     return environment().get_template("page.html").render(results=results, verdict=verdict)
+
+
+def artifact_page(manifest: Manifest) -> str:
+    """Return the page about an engine or a prepared model in a store: placement, parity and latency."""
+    engine = manifest.engine
+    times = (engine.latencies or (engine.latency,)) if engine else ()
+    measured = {latency.shapes or "opt": latency for latency in times if latency}
+    for other in (engine.backends or ()) if engine else ():
+        if other.latency and other.backend != manifest.recipe.backend:
+            measured[f"backend {other.backend}"] = other.latency
+    return (
+        environment()
+        .get_template("artifact.html")
+        .render(
+            manifest=manifest,
+            engine=engine,
+            target_result=describe_artifact(manifest),
+            latencies={label: {"latency": latency} for label, latency in measured.items()},
+        )
+    )
 
 
 @cache

@@ -42,12 +42,13 @@ from enginewright_runtime.prepare.quantize.saturation import find_reference
 from enginewright_runtime.prepare.quantize.widening import emulate
 from enginewright_runtime.proof.definition import try_definition
 from enginewright_runtime.proof.golden_inputs import (
-    LARGEST_INPUTS,
     IntegerRange,
     Sample,
+    find_affordable,
     find_ranges,
     generate,
     read_samples,
+    sum_bytes,
 )
 from enginewright_runtime.proof.golden_run import (
     EXPECTED,
@@ -175,10 +176,13 @@ class _GoldenFiles:
         )
 
     def _make_affordable(self, samples: list[Sample], natural: NaturalSamples) -> dict[str, str]:
-        kept, too_large = _affordable(samples)
-        refused = self._make(kept, natural)
-        for warning in too_large:
-            self._made.warn(warning)
+        refused = self._make(samples, natural)
+        inputs, profiles = self._validated.inputs, self._validated.profiles
+        affordable = find_affordable(inputs, profiles)
+        for corner, shapes in points(profiles).items():
+            if corner not in affordable:
+                size = format_bytes(sum_bytes(inputs, shapes))
+                self._made.warn(f"the {corner} shapes ({size}) are not proven")
         return refused
 
     def _draw_again(
@@ -401,15 +405,3 @@ class _GoldenFiles:
         if not outcome.refused:
             self._made.varying = outcome.varying
         return outcome.refused.get(sample.name)
-
-
-def _affordable(samples: list[Sample]) -> tuple[list[Sample], list[str]]:
-    """Return samples small enough to store, always the first, and warnings on the others."""
-    kept, left_out = samples[:1], []
-    for sample in samples[1:]:
-        if sample.input_bytes <= LARGEST_INPUTS:
-            kept.append(sample)
-        else:
-            size = format_bytes(sample.input_bytes)
-            left_out.append(f"the {sample.name} shapes ({size}) are not proven")
-    return kept, left_out

@@ -3,7 +3,6 @@
 A model that fails or is slow is not observed: `golden`, which tries more inputs, reports errors.
 """
 
-import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,12 @@ from enginewright_contract.task import ShapeProfile
 from numpy.typing import NDArray
 
 from enginewright_runtime.core.time_limit import TimeLimit
-from enginewright_runtime.proof.golden_inputs import IntegerRange, Sample, generate
+from enginewright_runtime.proof.golden_inputs import (
+    IntegerRange,
+    Sample,
+    generate,
+    sum_bytes,
+)
 from enginewright_runtime.rules.behaviour import ObservedRun
 
 _LARGEST: Final = 64 << 20  # bytes of inputs
@@ -25,7 +29,6 @@ _SECONDS: Final = 5.0  # of `TimeLimit`, for all attempts
 _CHECK_SECONDS: Final = 0.05  # between two checks of the time limit
 _FLOATS: Final = "fc"
 _FATAL_ONLY: Final = 4
-_ELEMENT_BYTES: Final = {"string": 64, "bfloat16": 2}  # approximate: strings are Python objects
 
 
 def observe(
@@ -74,10 +77,7 @@ def _observe(
     kinds = {*dtypes.values(), *(arg.type for arg in session.get_outputs())}
     if names != dtypes.keys() or kinds & {"bfloat16", "tensor(bfloat16)"}:
         return None, False
-    if (
-        sum(bytes_of(dtypes[shape_profile.input], shape_profile.min) for shape_profile in smallest)
-        > _LARGEST
-    ):
+    if sum_bytes(inputs, {profile.input: profile.min for profile in smallest}) > _LARGEST:
         return None, False
     with end_after(_SECONDS) as options:
         for integer_range in IntegerRange:
@@ -108,13 +108,6 @@ def end_after(seconds: float) -> Iterator[ort.RunOptions]:
     finally:
         over.set()
         watcher.join()
-
-
-def bytes_of(dtype: str, shape: Sequence[int]) -> int:
-    """Return the bytes of an input."""
-    if dtype in _ELEMENT_BYTES:
-        return math.prod(shape) * _ELEMENT_BYTES[dtype]
-    return math.prod(shape) * int(np.dtype(dtype).itemsize)
 
 
 def feeds_of(sample: Sample) -> dict[str, NDArray[Any]]:

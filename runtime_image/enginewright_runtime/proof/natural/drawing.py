@@ -13,12 +13,13 @@ from enginewright_contract.manifest import TensorSpec
 from enginewright_contract.task import ShapeProfile
 from numpy.typing import NDArray
 
-from enginewright_runtime.graph.shapes import opt_sample, points
+from enginewright_runtime.graph.shapes import opt_sample
 from enginewright_runtime.proof.golden_inputs import (
     IntegerRange,
     Ranges,
     Sample,
     draw,
+    find_affordable,
     find_ranges,
 )
 from enginewright_runtime.proof.natural.images import PICTURES, draw_image
@@ -100,7 +101,7 @@ def add_noise(
     integers: IntegerRange,
 ) -> NaturalSamples:
     """Add noise of several strengths and of the opt sizes if it takes that to move outputs: rows of other sizes, or one sample, do not."""
-    corners = points(profiles)
+    corners = find_affordable(inputs, profiles)
     shapes = [*corners.values()]
     shapes += [
         {name: array.shape for name, array in sample.inputs.items()} for sample in natural.samples

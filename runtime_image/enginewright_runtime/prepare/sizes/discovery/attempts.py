@@ -21,8 +21,8 @@ from enginewright_runtime.core.time_limit import TimeLimit
 from enginewright_runtime.prepare.sizes.discovery.hints import find_failed_node
 from enginewright_runtime.prepare.sizes.discovery.problem import Point, Problem
 from enginewright_runtime.prepare.sizes.discovery.search import ExhaustedError, Outcome
-from enginewright_runtime.prepare.sizes.trial_run import bytes_of, end_after, feeds_of
-from enginewright_runtime.proof.golden_inputs import Sample, draw
+from enginewright_runtime.prepare.sizes.trial_run import end_after, feeds_of
+from enginewright_runtime.proof.golden_inputs import Sample, draw, sum_bytes
 
 RUNS: Final = 400
 SECONDS: Final = 60.0  # of `TimeLimit`, for all runs
@@ -79,7 +79,7 @@ class TrialRuns:
         shapes = self._problem.shapes_at(point, corner)
         if any(size < 0 for shape in shapes.values() for size in shape):
             return Outcome(ran=False, message="its sizes contradict each other")
-        size = sum(bytes_of(spec.dtype, shapes[spec.name]) for spec in self._problem.inputs)
+        size = sum_bytes(self._problem.inputs, shapes)
         if size > _INPUT_BYTES or size >= self._too_large:
             return Outcome(ran=False, message="it would take too much memory")
         if size >= self._too_slow:

@@ -1,0 +1,1 @@
+"""`enginewright migrate`: InferenceModels out of the manifests of another server."""
