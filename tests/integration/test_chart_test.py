@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
+from typing_extensions import override
 
 from tests.support.ports import free_port
 from tests.support.preparing import Workplace
@@ -74,8 +75,9 @@ class Handler(BaseHTTPRequestHandler):
         self.server.model = None
         self.answer(200, {})
 
-    def log_message(self, *_: object) -> None:
-        pass
+    @override
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
 
 
 @pytest.fixture
@@ -123,7 +125,7 @@ def test_the_answer_decides_and_the_model_is_removed(
     release.model = {"metadata": {"name": "test-e"}}  # of a pod that was killed
     assert program.main() == code
     assert said in capsys.readouterr().out
-    assert release.model is None
+    assert not release.model
     path = "/apis/enginewright.dev/v1alpha1/namespaces/home/inferencemodels"
     assert release.calls[0] == f"POST {path}"
 

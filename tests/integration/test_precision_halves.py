@@ -155,6 +155,82 @@ def test_constants_that_a_half_cannot_hold(
     assert np.allclose(actual, expected, rtol=1e-2, equal_nan=True)
 
 
+# fault: verified in FP16 on golden samples, and NaN, infinite or another picture on what clients send
+@pytest.mark.parametrize(
+    ("source", "feeds", "precision", "kept"),
+    [
+        pytest.param(
+            """(int64[1] t) => (float[1, 8] y) {
+            [cast] f = Cast <to = 1> (t) [product] a = Mul(f, w) [sin] s = Sin(a) y = Sub(s, zero) }""",
+            {"t": np.array([999])},
+            precision,
+            {"product (Mul)"} | ({"sin (Sin)"} if precision == "FP16" else set()),  # BF16 has none
+            id=f"timestep {precision}",
+        )
+        for precision in ("FP16", "BF16")
+    ]
+    + [
+        pytest.param(
+            """(float[2, 8] x) => (float[2, 8] y) {
+            [softmax] p = Softmax(x) [shape] q = Reshape(p, n) [log] l = Log(q) y = Sub(l, zero) }""",
+            {"x": np.linspace(-25, 25, 16, dtype=np.float32).reshape(2, 8)},
+            "FP16",
+            {"softmax (Softmax)", "shape (Reshape)", "log (Log)"},
+            id="logarithm",
+        ),
+        pytest.param(
+            """(float[2, 8] x) => (float[2, 8] y) {
+            [norm] l = ReduceL2 <axes = [-1]> (x) [floor] c = Clip(l, eps) [expand] e = Expand(c, n)
+            [divide] d = Div(x, e) y = Sub(d, zero) }""",
+            {"x": np.zeros((2, 8), np.float32)},
+            "FP16",
+            {"norm (ReduceL2)", "floor (Clip)", "expand (Expand)", "divide (Div)"},
+            id="normalized",
+        ),
+        pytest.param(
+            """(float[2, 8] x) => (float[2, 8] y) {
+            q = Mul(x, x) [sum] l = ReduceMean <axes = [-1]> (q) [add] c = Add(l, eps)
+            [root] e = Sqrt(c) [inverse] i = Reciprocal(e) [scale] d = Mul(x, i) y = Sub(d, zero) }""",
+            {"x": np.zeros((2, 8), np.float32)},
+            "FP16",
+            {"sum (ReduceMean)", "add (Add)", "root (Sqrt)", "inverse (Reciprocal)", "scale (Mul)"},
+            id="inverse root",
+        ),
+    ],
+)  # fmt: skip
+def test_values_that_golden_samples_do_not_show_stay_exact(
+    source: str,
+    feeds: dict[str, np.ndarray[Any, Any]],
+    precision: str,
+    kept: set[str],
+    tmp_path: Path,
+) -> None:
+    frequencies = (10_000.0 ** (-np.arange(8) / 8))[None]
+    tensors = (
+        initializer("eps", np.float32(1e-12)),
+        initializer("zero", np.float32(0)),
+        initializer("w", frequencies.astype(np.float32)),
+        initializer("n", [2, 8], np.int64),
+    )
+    model = parse_text(source, *tensors)
+    path, result = lower_model(subject(tmp_path, model), tmp_path / "out", precision)
+    assert set(result.kept) == kept
+    expected, actual = run(model, feeds)[0], run(simulate(path), feeds)[0]
+    assert np.isfinite(actual).all()
+    assert np.allclose(actual, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_angles_that_a_network_computes_are_lowered(tmp_path: Path) -> None:
+    source = parse_text(
+        """(float[1, 3, 8] x) => (float[1, 3, 8] y) {
+        c = Conv(x, w) s = Sin(c) m = MatMul(s, v) y = Sin(m) }""",
+        weight("w", np.ones((3, 3, 1))),
+        weight("v", np.eye(8)),
+    )
+    _, result = lower_model(subject(tmp_path, source), tmp_path / "out")
+    assert result.kept == {}
+
+
 def test_a_small_weight_among_others_is_no_loss() -> None:
     array = np.append(random(1000), np.float32(1e-9))
     assert half_rules.loss("w", array, HALVES["FP16"]) is None

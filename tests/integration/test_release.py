@@ -78,7 +78,7 @@ def release(repository: Path) -> Release:
 
     def call(*arguments: str, code: int = 0, **environment: str) -> Any:
         variables = os.environ | {"PYTHONPATH": str(REPOSITORY), **environment}
-        command = [PYTHON, "-m", "hack.releasing", VERSION, *arguments]
+        command: list[str | Path] = [PYTHON, "-m", "hack.releasing", VERSION, *arguments]
         return run_program(command, cwd=repository, env=variables, code=code)
 
     return call

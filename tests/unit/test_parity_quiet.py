@@ -117,6 +117,26 @@ def test_one_value_of_each_sample_is_no_quiet_one_by_chance(quiet: float) -> Non
     assert number == 0 if quiet == 1.0 else number > 200
 
 
+# fault: of samples at three levels, the middle ones hide that the quiet majority is lost
+def test_loud_samples_among_quiet_ones_hide_no_loss_either() -> None:
+    random = np.random.default_rng(6)
+    arrays = {}
+    for index, level in enumerate((400.0, 20.0, *[1.0] * 6)):
+        array = random.normal(0, 40, (1, 6, 200))
+        array[:, COLUMN] *= level / 40
+        arrays[f"s{index}"] = array.astype(np.float32)
+
+    def lose(name: str, array: Array) -> Array:
+        lost = round_values(name, array)
+        if name not in {"s0", "s1"}:
+            lost[:, COLUMN] = 0
+        return lost
+
+    parts = build(arrays, round_values)
+    assert "beside which others are loud" in str(judge(arrays, lose, parts).description)
+    assert judge(arrays, round_values, parts).agrees
+
+
 def make_queries(columns: int, queries: int, moving: int) -> dict[str, Array]:
     """Return samples [1, queries, columns]: what differs between queries is the same in all but for `moving` columns."""
     random = np.random.default_rng(1)
@@ -141,13 +161,40 @@ def test_columns_in_which_queries_alone_differ_are_unjudged_though_they_are_more
     assert (columns.spread[:10] > 0.5).all()
 
 
+def test_classes_are_no_positions_though_they_are_more_than_queries_that_differ_by_a_score() -> (
+    None
+):
+    # fault: a class that is dead in every query is verified in INT8
+    random = np.random.default_rng(1)
+    scores = random.normal(0, 2, (100, 1)) + random.normal(0, 0.3, (100, 251))
+    builder = PartsBuilder({NAME: (WHOLE, 1, 2)}, TYPES, Tolerances("INT8"), {})
+    for _ in range(8):
+        array = (scores + random.normal(0, 0.5, scores.shape))[None].astype(np.float32)
+        builder.add({NAME: array}, {NAME: array})
+    [_, _, classes] = builder.build()[NAME]
+    assert (classes.spread < 1).all()
+
+
+def test_boxes_alone_are_positions() -> None:
+    # fault: each box of an output without scores is judged by how little it moves
+    random = np.random.default_rng(1)
+    anchors = random.uniform(0, 640, (1, 500, 4))
+    builder = PartsBuilder({NAME: (WHOLE, 1, 2)}, TYPES, Tolerances("INT8"), {})
+    for _ in range(4):
+        array = (anchors + random.normal(0, 5, anchors.shape)).astype(np.float32)
+        builder.add({NAME: array}, {NAME: array})
+    [_, boxes, columns] = builder.build()[NAME]
+    assert np.median(boxes.spread) > 100
+    assert (columns.spread < 10).all()
+
+
 def test_boxes_of_a_detector_whose_columns_have_scales_of_their_own_are_positions() -> None:
     random = np.random.default_rng(2)
     scales = np.array([100.0, 100.0, 0.01])[:, None]  # pixels and a score
     middles = np.array([320.0, 20.0, 0.0])[:, None]
     builder = PartsBuilder({NAME: (WHOLE, 1, 2)}, TYPES, Tolerances("INT8"), {})
     for _ in range(6):
-        head = (middles + scales * random.normal(0, 0.1, (3, 500)))[None].astype(np.float32)
+        head = (middles + scales * random.normal(0, 0.1, (3, 50)))[None].astype(np.float32)
         builder.add({NAME: head}, {NAME: head})
     [_, _, boxes] = builder.build()[NAME]
     assert (boxes.spread > 100).all(), "of pixels and scores"

@@ -29,6 +29,7 @@ from enginewright_runtime.prepare.quantize.scales import (
 )
 from enginewright_runtime.prepare.quantize.subject import ModelEditor, PrecisionPass, SourceModel
 from enginewright_runtime.prepare.quantize.tensors import Sink
+from enginewright_runtime.proof.rounding.angles import ABSOLUTE, find_angles
 from enginewright_runtime.proof.rounding.half_rules import Half
 
 Array = NDArray[Any]
@@ -76,8 +77,12 @@ def find_layers(subject: SourceModel, form: Form, *, per_channel: bool) -> Layer
     """Return the nodes of the main graph that the form quantizes."""
     layers = Layers()
     main = Scope(subject.model.graph)
+    angles = find_angles(subject.model.graph)
     for index, node in enumerate(main.nodes):
         if node.proto.domain not in STANDARD or node.proto.op_type not in form.operators:
+            continue
+        if angles & {*node.proto.output}:
+            layers.left[graphs.label(node.proto)] = ABSOLUTE
             continue
         layer = _layer(subject, index, node, form, per_channel)
         if isinstance(layer, str):

@@ -59,20 +59,40 @@ def find_quiet(
     filled = count > 0
     number = filled.sum(0)
     few = 2 * (filled & (count < _LEAST_VALUES)).sum(0) >= number
+    shares = np.where(few, min(share, _FAR), share)
     centre = _find_median(mean, filled)
-    level = np.where(few, min(share, _FAR), share) * spread
-    quiet = filled & (_measure_level(mean, deviation, centre) <= level)
-    total = np.maximum(np.where(quiet, count, 0.0).sum(0), 1.0)
-    middle = np.where(quiet, count * mean, 0.0).sum(0) / total
-    about = count * (np.square(deviation) + np.square(mean - middle))
-    moving = np.sqrt(np.where(quiet, about, 0.0).sum(0) / total)
-    shown = (2 * quiet.sum(0) > number) & (number >= np.where(few, _LEAST_OF_FEW, _LEAST_SAMPLES))
-    shown &= moving > least
+    levels = np.where(filled, _measure_level(mean, deviation, centre), np.inf)
+    level, moving = np.zeros((2, len(spread)))
+    further = spread
+    for (
+        _
+    ) in samples:  # of those that are quiet beside the loudest, some may be loud beside the others
+        quiet = levels <= shares * further
+        most = (2 * quiet.sum(0) > number) & (further > least)
+        if not most.any():
+            break
+        level = np.where(most, shares * further, level)
+        further = np.where(most, _measure_spread(quiet, count, mean, deviation), 0.0)
+        moving = np.where(most, further, moving)
+    shown = (moving > least) & (number >= np.where(few, _LEAST_OF_FEW, _LEAST_SAMPLES))
     if not shown.any():
         return None
+    quiet = levels <= level
+    total = np.maximum(np.where(quiet, count, 0.0).sum(0), 1.0)
     rounding = [np.where(own, item.squares, 0.0) for own, item in zip(quiet, errors, strict=True)]
     error = np.sqrt(np.sum(rounding, axis=0) / total)
     return QuietSamples(*(np.where(shown, item, 0.0) for item in (centre, level, moving, error)))
+
+
+def _measure_spread(
+    quiet: NDArray[np.bool_], count: Floats, mean: Floats, deviation: Floats
+) -> Floats:
+    """Return the standard deviation of the values in the quiet samples of each part, 0 without any."""
+    total = np.maximum(np.where(quiet, count, 0.0).sum(0), 1.0)
+    middle = np.where(quiet, count * mean, 0.0).sum(0) / total
+    squares = count * (np.square(deviation) + np.square(mean - middle))
+    spread: Floats = np.sqrt(np.where(quiet, squares, 0.0).sum(0) / total)
+    return spread
 
 
 def _measure_level(mean: Floats, deviation: Floats, centre: Floats) -> Floats:

@@ -12,6 +12,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.constants import Constants
+from enginewright_runtime.proof.rounding.angles import ABSOLUTE, find_angles
 from enginewright_runtime.proof.rounding.moved_values import find_moved
 
 
@@ -28,6 +29,8 @@ class Half:
     refused: Mapping[str, str] = field(default_factory=dict)
     # operators whose small results it makes zeros: that matters where they are the model's, moved or not
     emptied: Mapping[str, str] = field(default_factory=dict)
+    # likewise: that matters where it is divided by them, or reads their logarithms
+    vanishing: frozenset[str] = frozenset()
 
 
 HALVES: Final = {
@@ -40,6 +43,7 @@ HALVES: Final = {
             dtype=np.float16,
             largest=65504.0,
             emptied={"Softmax": "the model's probabilities below 6e-8 would be zeros in FP16"},
+            vanishing=frozenset({"Softmax", "Sigmoid"}),
         ),
         Half(
             name="BF16",
@@ -100,6 +104,16 @@ _NARROWING: Final = frozenset({"Div", "Reciprocal", "Log", "Sqrt", "Softmax", "L
 _UNDERFLOW: Final = "to underflow"
 # Operators that return infinity when a small constant underflows to zero, as in x / max(norm, 1e-12).
 _DIVIDING: Final = frozenset({"Div", "Reciprocal", "Log", "Sqrt"})
+_DIVISORS: Final[Mapping[str, int]] = {
+    "Div": 1,
+    "Reciprocal": 0,
+    "Log": 0,
+}  # which input must not be zero
+_COPYING: Final = frozenset(
+    {"Expand", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
+)
+_VANISHES: Final = "in half precision values below 6e-8 are zeros, by which it is divided, or of which a logarithm is read"
+_DIVIDES: Final = "it divides by a value that underflows in half precision"
 
 
 class Judge:
@@ -113,6 +127,8 @@ class Judge:
             for operator, reason in half.emptied.items()
             for name in find_moved(model.graph, {operator})
         }
+        self._angles = find_angles(model.graph)
+        self._vanishing = find_moved(model.graph, half.vanishing, _DIVISORS)
         opset = graphs.default_opset(model) or 1
         self._lacking = {
             operator: f"GPUs compute it in {half.name} only from opset {since} on"
@@ -123,7 +139,13 @@ class Judge:
         self._far = {name for name, value in largest.items() if not value <= limit}
         self._losses: dict[str, str | None] = {}  # of constants examined so far
         self._wide: set[str] = set()  # values that may exceed the range for other inputs
+        self._copies = {
+            node.output[0]: node.input[0]
+            for node in graphs.nodes_in(model.graph.node)
+            if node.op_type in _COPYING
+        }
         self._tiny: set[str] = set()  # outputs of nodes kept single because a constant underflows
+        self._inverse: set[str] = set()  # one divided by these, which may exceed the range
 
     def why_not(
         self, node: NodeProto, halved: list[str], constants: Constants, *, main: bool
@@ -138,7 +160,12 @@ class Judge:
             or self._half.refused.get(node.op_type)
             or self._lacking.get(node.op_type)
             or next(filter(None, map(self._emptied.get, node.output)), None)
+            or self._find_exactness(node)
         )
+        lost = next(filter(None, (self._loss_of(name, constants) for name in halved)), None)
+        if lost is not None and _UNDERFLOW in lost:
+            self._tiny.update(node.output)
+        division = self._find_division(node)
         reads_wide = bool(self._wide & {*node.input})
         if node.op_type in _WIDENING or (node.op_type in _PASSING and reads_wide):
             self._wide.update(node.output)
@@ -148,15 +175,31 @@ class Judge:
             return "it reads values that exceed half precision's range for common inputs"
         if main and (far := self._far & {*node.input, *node.output}):
             return f"values of {min(far)} approach the limit of {self._half.name}"
-        if node.op_type in _DIVIDING and self._tiny & {*node.input}:
-            self._tiny.update(node.output)
-            return "it divides by a value that underflows in half precision"
-        for name in halved:
-            if (loss := self._loss_of(name, constants)) is not None:
-                if _UNDERFLOW in loss:
-                    self._tiny.update(node.output)
-                return loss
-        return None
+        return division or lost
+
+    def _find_exactness(self, node: NodeProto) -> str | None:
+        """Return why a node's result needs single precision for what reads it."""
+        if self._angles & {*node.output}:
+            return ABSOLUTE
+        divisor = _DIVISORS.get(node.op_type)
+        reads = divisor is not None and node.input[divisor] in self._vanishing
+        return _VANISHES if reads or self._vanishing & {*node.output} else None
+
+    def _find_division(self, node: NodeProto) -> str | None:
+        """Return why a node stays that divides by what underflows, moves it, or multiplies by its inverse."""
+        inputs = {self._find_origin(name) for name in node.input}
+        if node.op_type in _DIVIDING and self._tiny & inputs:
+            (self._inverse if node.op_type == "Reciprocal" else self._tiny).update(node.output)
+            return _DIVIDES
+        if node.op_type in _COPYING and (self._tiny | self._inverse) & inputs:
+            return _DIVIDES
+        return _DIVIDES if node.op_type == "Mul" and self._inverse & inputs else None
+
+    def _find_origin(self, name: str) -> str:
+        """Return the value of which a value is a copy in another shape, or itself."""
+        while (source := self._copies.get(name)) is not None:
+            name = source
+        return name
 
     def _loss_of(self, name: str, constants: Constants) -> str | None:
         if constants.tensor(name) is None:

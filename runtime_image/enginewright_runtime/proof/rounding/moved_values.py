@@ -26,10 +26,13 @@ _MOVING_TOO: Final = MOVING | {
 }
 
 
-def find_moved(graph: GraphProto, operators: Collection[str]) -> frozenset[str]:
+def find_moved(
+    graph: GraphProto, operators: Collection[str], readers: Mapping[str, int] | None = None
+) -> frozenset[str]:
     """Return the names of values that are results of these operators and, moved or not, of the model.
 
-    Values in bodies included; a name that two bodies have counts if either value does.
+    With `readers`, operators and one of the inputs of each, they are what these read instead. Values in bodies
+    included; a name that two bodies have counts if either value does.
     """
     nodes = [*graphs.nodes_in(graph.node)]
     sources: dict[str, list[str]] = defaultdict(list)  # values whose elements one may hold
@@ -39,7 +42,10 @@ def find_moved(graph: GraphProto, operators: Collection[str]) -> frozenset[str]:
             sources[value].append(source)
             moved_to[source].append(value)
     made = [name for node in nodes if node.op_type in operators for name in node.output]
-    return _close(made, moved_to) & _close(graphs.outputs_named(graph), sources)
+    ends = graphs.outputs_named(graph)
+    if readers is not None:
+        ends = [node.input[readers[node.op_type]] for node in nodes if node.op_type in readers]
+    return _close(made, moved_to) & _close(ends, sources)
 
 
 def _list_moves(node: NodeProto) -> Iterator[tuple[str, str]]:
