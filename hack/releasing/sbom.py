@@ -7,14 +7,14 @@ from importlib.metadata import version as version_of
 from typing import Final
 
 # of the environment .venv-release alone
-from cyclonedx.contrib.license.factories import LicenseFactory  # type: ignore[import-not-found]
-from cyclonedx.model import HashAlgorithm, HashType  # type: ignore[import-not-found]
-from cyclonedx.model.bom import Bom  # type: ignore[import-not-found]
-from cyclonedx.model.component import Component, ComponentType  # type: ignore[import-not-found]
-from cyclonedx.output.json import JsonV1Dot6  # type: ignore[import-not-found]
-from cyclonedx.schema import SchemaVersion  # type: ignore[import-not-found]
-from cyclonedx.validation.json import JsonStrictValidator  # type: ignore[import-not-found]
-from packageurl import PackageURL  # type: ignore[import-not-found]
+from cyclonedx.contrib.license.factories import LicenseFactory
+from cyclonedx.model import HashAlgorithm, HashType
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.output.json import JsonV1Dot6
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from packageurl import PackageURL
 
 from hack.releasing.contents import Package
 

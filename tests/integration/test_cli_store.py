@@ -74,7 +74,7 @@ def test_artefacts_are_listed_and_verified(medium: str, request: pytest.FixtureR
     assert "1 artefact, 0 damaged" in run("verify", where, KEYS[1][:8])
 
 
-def run_pod(folder: Path, *arguments: str) -> list[claim.Entry]:
+def run_pod(folder: Path, *arguments: str) -> list[claim.ClaimEntry]:
     """Run what the pod runs that mounts the claim, whose volume is a folder here."""
     (container,) = claim.make_pod("ns", "claim", "image", arguments)["spec"]["containers"]
     assert container["volumeMounts"][0]["readOnly"] is True

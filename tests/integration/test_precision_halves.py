@@ -155,7 +155,7 @@ def test_constants_that_a_half_cannot_hold(
     assert np.allclose(actual, expected, rtol=1e-2, equal_nan=True)
 
 
-# fault: verified in FP16 on golden samples, and NaN, infinite or another picture on what clients send
+# a fault that was seen: verified in FP16 on golden samples, and NaN, infinite or another picture on what clients send
 @pytest.mark.parametrize(
     ("source", "feeds", "precision", "kept"),
     [

@@ -68,7 +68,7 @@ def list_unjudged(verdict: ParityVerdict, axis: int) -> set[int]:
     return {index for item in items if item.axis == axis for index in item.indices}
 
 
-# fault: a column that is constant in fifteen of sixteen samples is verified in INT8, as the sixteenth is loud
+# a fault that was seen: a column that is constant in fifteen of sixteen samples is verified in INT8, as the sixteenth is loud
 @pytest.mark.parametrize("precision", ["INT8", "FP8"])
 def test_column_that_is_lost_in_all_samples_but_a_loud_one_fails(
     precision: str, tmp_path: Path
@@ -117,7 +117,7 @@ def test_one_value_of_each_sample_is_no_quiet_one_by_chance(quiet: float) -> Non
     assert number == 0 if quiet == 1.0 else number > 200
 
 
-# fault: of samples at three levels, the middle ones hide that the quiet majority is lost
+# a fault that was seen: of samples at three levels, the middle ones hide that the quiet majority is lost
 def test_loud_samples_among_quiet_ones_hide_no_loss_either() -> None:
     random = np.random.default_rng(6)
     arrays = {}

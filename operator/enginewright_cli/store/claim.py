@@ -26,7 +26,7 @@ _MOST_LINES: Final = 100_000
 _PURPOSE: Final = "store"
 
 
-class Entry(BaseModel):
+class ClaimEntry(BaseModel):
     """One artefact, as the pod prints it."""
 
     kind: str
@@ -45,7 +45,7 @@ class ClaimedStore:
     image: str | None
     progress: Progress
 
-    def list_artifacts(self) -> list[Entry]:
+    def list_artifacts(self) -> list[ClaimEntry]:
         """Return the artefacts, of each kind the last used first. Raises CommandError."""
         return order(self._read(()))
 
@@ -59,10 +59,10 @@ class ClaimedStore:
             )
         return Manifest.model_validate_json(entries[0].manifest)
 
-    def _read(self, arguments: Iterable[str]) -> list[Entry]:
+    def _read(self, arguments: Iterable[str]) -> list[ClaimEntry]:
         where = self.namespace or cluster.current_namespace(self.context)
 
-        async def act(client: KubeClient) -> list[Entry]:
+        async def act(client: KubeClient) -> list[ClaimEntry]:
             await claim_pods.check_claim(client, where, self.claim, _IN_BUCKET)
             image = self.image or await claim_pods.find_image(client)
             pod = make_pod(where, self.claim, image, arguments)
@@ -74,7 +74,7 @@ class ClaimedStore:
         return cluster.query(act, self.context)
 
 
-def order(entries: list[Entry]) -> list[Entry]:
+def order(entries: list[ClaimEntry]) -> list[ClaimEntry]:
     """Return prepared models before engines, of each the last used first."""
     entries.sort(key=lambda entry: (entry.used, entry.key), reverse=True)
     return sorted(entries, key=lambda entry: entry.kind != "prepared")
@@ -91,10 +91,10 @@ def make_pod(namespace: str, claim: str, image: str, arguments: Iterable[str]) -
     )
 
 
-def parse(log: str) -> list[Entry]:
+def parse(log: str) -> list[ClaimEntry]:
     """Return what the pod has printed. Raises CommandError."""
     try:
-        return [Entry.model_validate(json.loads(line)) for line in log.splitlines() if line]
+        return [ClaimEntry.model_validate(json.loads(line)) for line in log.splitlines() if line]
     except (ValueError, ValidationError):
         raise CommandError(f"the pod that reads the store has printed {log[:200]!r}") from None
 
