@@ -1,6 +1,7 @@
 """The program of `helm test`, with an API server and a model server in its own words: what it reports and what it leaves."""
 
 import json
+import sys
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -94,6 +95,7 @@ def program(release: Release, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # which would be a file of the chart
     spec.loader.exec_module(module)
     (tmp_path / "token").write_text("secret")
     for name, value in {"ACCOUNT": tmp_path, "PORT": free_port(), "PAUSE": 0.01}.items():
