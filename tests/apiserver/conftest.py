@@ -6,26 +6,21 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
 
 import pytest
 
-from tests.apiserver import rights
 from tests.apiserver.world import World, set_up
 from tests.e2e.harness import REPOSITORY, Namespace, run
-from tests.support import effort
 
 _numbers = itertools.count(1)
-_PROBLEMS: Final = pytest.StashKey[list[str]]()
 
 
 @contextmanager
-def control_plane(name: str, folder: Path, *, crds: bool) -> Iterator[Path]:
-    """Start a separate control plane, yield its kubeconfig, and remove it at the end; keep in `folder` what was used."""
+def control_plane(name: str, *, crds: bool) -> Iterator[Path]:
+    """Start a separate control plane, yield its kubeconfig, and remove it at the end."""
     cluster = [str(REPOSITORY / "hack/cluster/cluster"), "--name", name]
     run([*cluster, "down"])  # a killed run with the same pid may have left one
-    audit = ("--audit",) if effort.THOROUGH else ()
-    run([*cluster, "up", "--control-plane-only", *audit], timeout=1500)
+    run([*cluster, "up", "--control-plane-only"], timeout=1500)
     try:
         (path,) = re.findall(r"KUBECONFIG=(\S+)", run([*cluster, "env"]))
         if crds:
@@ -33,8 +28,6 @@ def control_plane(name: str, folder: Path, *, crds: bool) -> Iterator[Path]:
             admin.kubectl("apply", "--server-side", "--filename", str(REPOSITORY / "crds"))
             admin.wait_established()
         yield Path(path)
-        if audit:
-            rights.keep_used(Path(path), folder)
     finally:
         run([*cluster, "down"])
 
@@ -47,26 +40,23 @@ def create_namespace(kubeconfig: Path) -> Namespace:
 
 
 @pytest.fixture(scope="session")
-def helm_kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def helm_kubeconfig() -> Iterator[Path]:
     """An API server for Helm, without our CRDs until a test has installed the chart."""
-    folder = tmp_path_factory.getbasetemp()
-    with control_plane(f"helm{os.getpid()}", folder, crds=False) as kubeconfig:
+    with control_plane(f"helm{os.getpid()}", crds=False) as kubeconfig:
         yield kubeconfig
 
 
 @pytest.fixture(scope="session")
-def bare_kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def bare_kubeconfig() -> Iterator[Path]:
     """An API server that has never had our CRDs: it may take minutes to finish deleting one."""
-    folder = tmp_path_factory.getbasetemp()
-    with control_plane(f"bare{os.getpid()}", folder, crds=False) as kubeconfig:
+    with control_plane(f"bare{os.getpid()}", crds=False) as kubeconfig:
         yield kubeconfig
 
 
 @pytest.fixture(scope="session")
-def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def kubeconfig() -> Iterator[Path]:
     """An API server with the CRDs in `crds/`."""
-    folder = tmp_path_factory.getbasetemp()
-    with control_plane(f"api{os.getpid()}", folder, crds=True) as kubeconfig:
+    with control_plane(f"api{os.getpid()}", crds=True) as kubeconfig:
         yield kubeconfig
 
 
@@ -87,21 +77,3 @@ def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Wo
     """A cluster with one node and class `cpu`."""
     with set_up(World, new_namespace, tmp_path) as world:
         yield world
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if session.exitstatus != pytest.ExitCode.OK or not rights.is_whole(session.config):
-        return
-    factory: Any = session.config._tmp_path_factory  # type: ignore[attr-defined]
-    problems = rights.find_problems(factory.getbasetemp())
-    session.config.stash[_PROBLEMS] = problems
-    if problems:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if problems := terminalreporter.config.stash.get(_PROBLEMS, []):
-        terminalreporter.section("rights of the operator")
-    for problem in problems:
-        terminalreporter.write_line(problem)

@@ -16,7 +16,7 @@ from tests.apiserver.world import accelerator_class
 from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
 from tests.support.api_requests import NotFoundError
-from tests.support.operator_process import OperatorProcess, chart_kubeconfig
+from tests.support.operator_process import OperatorProcess
 from tests.support.plan_objects import make_object
 
 pytestmark = pytest.mark.apiserver
@@ -41,14 +41,14 @@ TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 
 @dataclass(frozen=True)
 class World:
-    """An empty cluster, with its administrator's rights; its operator has the chart's."""
+    """An empty cluster, with its administrator's rights."""
 
     admin: Namespace
     folder: Path
 
     def operator(self, **settings: Any) -> OperatorProcess:
         return OperatorProcess(
-            chart_kubeconfig(self.admin, self.folder),
+            self.admin.kubeconfig,
             self.admin.name,
             self.folder,
             settings={"images": IMAGES, **settings},
@@ -83,9 +83,8 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def kubeconfig_of_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.getbasetemp()
-    with control_plane(f"classes{os.getpid()}", folder, crds=True) as kubeconfig:
+def kubeconfig_of_nodes() -> Iterator[Path]:
+    with control_plane(f"classes{os.getpid()}", crds=True) as kubeconfig:
         yield kubeconfig
 
 

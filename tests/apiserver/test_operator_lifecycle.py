@@ -5,15 +5,12 @@ Writes are counted by the operator's own request metrics and, independently, by 
 
 import itertools
 import urllib.request
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from enginewright.manifests.labels import REVISION
 from enginewright.manifests.snapshot import Revision
 from enginewright.plan.prepare.signature import describe_signature
-from enginewright.plan.rollout.rollout import KEPT_REVISIONS
 from enginewright_contract.task import PREPARE_STAGES
 
 from tests.apiserver.world import (
@@ -320,47 +317,6 @@ def test_the_charts_rights_are_enough(world: World, *, everywhere: bool) -> None
             assert operator.total(f"{client}_requests_total", code="403") == 0
         assert "level=error" not in operator.log
         assert "orbidden" not in operator.log  # nor of kopf's watches
-
-
-def test_what_a_model_needs_no_more_is_removed(world: World) -> None:
-    """A class, whose devices are claimed, with its Deployment and budget, and revisions beyond those that are kept."""
-    request = {"deviceClassName": "gpu.example.com"}
-    spec = {"nodeSelector": {"kubernetes.io/os": "linux"}, "backends": ["cpu"], "device": request}
-    world.user.apply(make_object("AcceleratorClass", "claimed", spec=spec))
-    both = model()
-    both["spec"]["accelerators"] = [{"class": "cpu"}, {"class": "claimed"}]
-    with world.operator(with_chart_rights=True) as operator:
-        operator.wait_ready()
-        world.user.apply(both)
-        world.probe_images()
-        world.prepare()
-        eventually(lambda: world.user.get("deployment", f"{MODEL}-claimed"), 20, interval=0.1)
-        played.roll_out(world.user, f"{MODEL}-claimed")
-        world.serve()
-        assert len(world.user.items("resourceclaimtemplates")) == 1
-        assert len(world.user.items("pdb")) == 2
-        (stored,) = world.user.items("controllerrevisions")
-        for number in range(1, KEPT_REVISIONS + 2):
-            name = f"{number:010}"
-            labels = {**stored["metadata"]["labels"], REVISION: name}
-            owners = stored["metadata"]["ownerReferences"]
-            metadata = {"name": f"{MODEL}-{name}", "labels": labels, "ownerReferences": owners}
-            world.user.create({**stored, "metadata": metadata, "revision": 0})
-        both["spec"]["accelerators"] = [{"class": "cpu"}]
-        world.user.apply(both)
-
-        def is_left(kind: str, count: int) -> bool:
-            return len(world.user.items(kind)) == count
-
-        for kind, count in (("deployments", 1), ("pdb", 1)):
-            eventually(partial(is_left, kind, count), 20, f"{count} {kind}", interval=0.1)
-        played.roll_out(world.user, f"{MODEL}-cpu")
-
-        def has_kept() -> bool:
-            return len(world.user.items("controllerrevisions")) < KEPT_REVISIONS + 2
-
-        eventually(has_kept, 20, "fewer revisions", interval=0.1)
-        assert "orbidden" not in operator.log
 
 
 def test_missing_definitions_are_waited_for(bare_kubeconfig: Path, tmp_path: Path) -> None:

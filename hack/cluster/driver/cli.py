@@ -93,9 +93,6 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="only API server and etcd: no controllers, no nodes",
     )
-    up.add_argument(
-        "--audit", action="store_true", help="log what service accounts ask for (logs/audit.log)"
-    )
     up.set_defaults(verb=_up, root=True)
     add("down", help="remove everything").set_defaults(verb=_down, root=True)
     add("status", help="list processes").set_defaults(verb=_status)
@@ -151,12 +148,7 @@ def _settings(cluster: Cluster, options: argparse.Namespace, binaries: Path) -> 
                     f"--gpus refers to node {device.node} of a cluster of {nodes} nodes"
                 )
         return Settings(
-            nodes,
-            port,
-            devices,
-            binaries.name,
-            controllers=not options.control_plane_only,
-            audit=options.audit,
+            nodes, port, devices, binaries.name, controllers=not options.control_plane_only
         )
     for requested, has, flag in (
         (nodes, existing.nodes, "--nodes"),

@@ -35,16 +35,6 @@ _SERVER_NAMES = (
     "kubernetes.default.svc.cluster.local",
 )
 _INTERNAL = f"https://{HUB_ADDRESS}:6443"
-_AUDIT_POLICY = {  # what the operator and workloads ask for, without the cluster's own controllers
-    "apiVersion": "audit.k8s.io/v1",
-    "kind": "Policy",
-    "omitStages": ["RequestReceived"],
-    "rules": [
-        {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
-        {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
-    ],
-}
-_AUDIT_MEGABYTES = "200"  # of each of two files
 
 
 def create_credentials(cluster: Cluster, kube: Path, settings: Settings) -> None:
@@ -134,7 +124,6 @@ def start(cluster: Cluster, kube: Path, settings: Settings, processes: Processes
             # The hub has no kube-proxy: webhooks and aggregated APIs are reached at their endpoints.
             "--enable-aggregator-routing",
             "--cert-dir", cluster.folder / "apiserver",
-            *(_audit(cluster) if settings.audit else ()),
         ],
         enter=enter,
     )  # fmt: skip
@@ -145,15 +134,6 @@ def start(cluster: Cluster, kube: Path, settings: Settings, processes: Processes
     processes.start("api-inside", [kube, "forward", f"unix:{socket}", inside], enter=enter)
     processes.start("api-outside", [kube, "forward", outside, f"unix:{socket}"])
     processes.wait("kube-apiserver", "readiness", lambda: ready(cluster, settings.port), 120)
-
-
-def _audit(cluster: Cluster) -> tuple[str | Path, ...]:
-    policy = cluster.folder / "audit-policy.json"
-    policy.write_text(json.dumps(_AUDIT_POLICY))
-    return (
-        "--audit-policy-file", policy, "--audit-log-path", cluster.logs / "audit.log",
-        "--audit-log-maxsize", _AUDIT_MEGABYTES, "--audit-log-maxbackup", "1",
-    )  # fmt: skip
 
 
 def start_controllers(cluster: Cluster, kube: Path, processes: Processes) -> None:

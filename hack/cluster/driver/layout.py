@@ -43,7 +43,6 @@ class Settings:
     gpus: tuple[Gpus, ...] = ()
     build: str = ""  # digest of the binaries that it was created with
     controllers: bool = True  # whether it has any, and a scheduler
-    audit: bool = False  # whether the API server logs what service accounts ask for
 
 
 @dataclass(frozen=True)
