@@ -189,6 +189,14 @@ def test_constants_that_a_half_cannot_hold(
         ),
         pytest.param(
             """(float[2, 8] x) => (float[2, 8] y) {
+            [expand] e = Expand(eps, n) [divide] d = Div(x, e) y = Mul(d, zero) }""",
+            {"x": np.zeros((2, 8), np.float32)},
+            "FP16",
+            {"expand (Expand)", "divide (Div)"},
+            id="expanded constant",
+        ),
+        pytest.param(
+            """(float[2, 8] x) => (float[2, 8] y) {
             q = Mul(x, x) [sum] l = ReduceMean <axes = [-1]> (q) [add] c = Add(l, eps)
             [root] e = Sqrt(c) [inverse] i = Reciprocal(e) [scale] d = Mul(x, i) y = Sub(d, zero) }""",
             {"x": np.zeros((2, 8), np.float32)},

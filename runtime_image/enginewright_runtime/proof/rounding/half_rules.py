@@ -1,6 +1,7 @@
 """16-bit formats, and which nodes must not compute in them, by operator, weights and values. Pure."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -13,7 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.raw.constants import Constants
 from enginewright_runtime.proof.rounding.angles import ABSOLUTE, find_angles
-from enginewright_runtime.proof.rounding.moved_values import find_moved
+from enginewright_runtime.proof.rounding.moved_values import find_moved, find_reachable
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,9 @@ _NARROWING: Final = frozenset({"Div", "Reciprocal", "Log", "Sqrt", "Softmax", "L
 _UNDERFLOW: Final = "to underflow"
 # Operators that return infinity when a small constant underflows to zero, as in x / max(norm, 1e-12).
 _DIVIDING: Final = frozenset({"Div", "Reciprocal", "Log", "Sqrt"})
-_DIVISORS: Final[Mapping[str, int]] = {
-    "Div": 1,
-    "Reciprocal": 0,
-    "Log": 0,
-}  # which input must not be zero
+# Which of their inputs must not be zero.
+_DIVISORS: Final[Mapping[str, int]] = {"Div": 1, "Reciprocal": 0, "Log": 0}
+# Operators that return the elements of their first input in another shape.
 _COPYING: Final = frozenset(
     {"Expand", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )
@@ -139,11 +138,10 @@ class Judge:
         self._far = {name for name, value in largest.items() if not value <= limit}
         self._losses: dict[str, str | None] = {}  # of constants examined so far
         self._wide: set[str] = set()  # values that may exceed the range for other inputs
-        self._copies = {
-            node.output[0]: node.input[0]
-            for node in graphs.nodes_in(model.graph.node)
-            if node.op_type in _COPYING
-        }
+        self._copied: dict[str, list[str]] = defaultdict(list)  # what values are copies of
+        for node in graphs.nodes_in(model.graph.node):
+            if node.op_type in _COPYING:
+                self._copied[node.output[0]].append(node.input[0])
         self._tiny: set[str] = set()  # outputs of nodes kept single because a constant underflows
         self._inverse: set[str] = set()  # one divided by these, which may exceed the range
 
@@ -187,19 +185,13 @@ class Judge:
 
     def _find_division(self, node: NodeProto) -> str | None:
         """Return why a node stays that divides by what underflows, moves it, or multiplies by its inverse."""
-        inputs = {self._find_origin(name) for name in node.input}
+        inputs = find_reachable(node.input, self._copied)
         if node.op_type in _DIVIDING and self._tiny & inputs:
             (self._inverse if node.op_type == "Reciprocal" else self._tiny).update(node.output)
             return _DIVIDES
         if node.op_type in _COPYING and (self._tiny | self._inverse) & inputs:
             return _DIVIDES
         return _DIVIDES if node.op_type == "Mul" and self._inverse & inputs else None
-
-    def _find_origin(self, name: str) -> str:
-        """Return the value of which a value is a copy in another shape, or itself."""
-        while (source := self._copies.get(name)) is not None:
-            name = source
-        return name
 
     def _loss_of(self, name: str, constants: Constants) -> str | None:
         if constants.tensor(name) is None:

@@ -45,7 +45,7 @@ def find_moved(
     ends = graphs.outputs_named(graph)
     if readers is not None:
         ends = [node.input[readers[node.op_type]] for node in nodes if node.op_type in readers]
-    return _close(made, moved_to) & _close(ends, sources)
+    return find_reachable(made, moved_to) & find_reachable(ends, sources)
 
 
 def _list_moves(node: NodeProto) -> Iterator[tuple[str, str]]:
@@ -61,7 +61,10 @@ def _list_moves(node: NodeProto) -> Iterator[tuple[str, str]]:
         yield from zip(given[2 * skipped :], made[skipped:], strict=False)  # in the next step
 
 
-def _close(names: Collection[str], further: Mapping[str, Collection[str]]) -> frozenset[str]:
+def find_reachable(
+    names: Collection[str], further: Mapping[str, Collection[str]]
+) -> frozenset[str]:
+    """Return the names and all that follow from them; names that bodies share may lead in a circle."""
     reached: set[str] = set()
     waiting = [*names]
     while waiting:
