@@ -69,8 +69,8 @@ def generate(
     """
     ranges = find_ranges(profiles)
     affordable = find_affordable(inputs, profiles)
-    for shapes in [*affordable.values()][:1]:
-        _refuse_too_large(inputs, shapes)
+    if affordable:
+        _refuse_too_large(inputs, next(iter(affordable.values())))
     return [draw(inputs, shapes, ranges, integers, corner) for corner, shapes in affordable.items()]
 
 

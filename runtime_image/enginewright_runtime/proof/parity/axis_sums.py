@@ -22,9 +22,8 @@ OTHER_NAME: Final = (
     1.0  # error of another name; a number that is less far off counts as far as it is
 )
 MOST_NAMES: Final = 1024  # parts along an axis: names are counted in one after the other
-_MOST_BY_SAMPLE: Final = (
-    1 << 16
-)  # parts along an axis whose values are kept by sample: longer ones hold positions
+# parts along an axis whose values are kept by sample: longer ones hold positions
+_MOST_BY_SAMPLE: Final = 1 << 16
 _LARGEST_NAME: Final = 10_000.0  # in floats: larger whole numbers are quantities
 
 

@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 
 from enginewright_runtime.proof.parity.part_sums import Errors, Floats, ValueSums
 
-_LEAST_VALUES: Final = (
-    8  # of a sample that tell whether it is quiet: of fewer, some are small by chance
-)
-_FAR: Final = (
-    0.03  # of what all samples move a part by: values of most are not below that by chance
-)
+# Values of a sample that tell whether it is quiet: of fewer, some are small by chance.
+_LEAST_VALUES: Final = 8
+# Share of what all samples move a part by: values of most are not below that by chance.
+_FAR: Final = 0.03
 _LEAST_SAMPLES: Final = 4
 _LEAST_OF_FEW: Final = 6  # samples of few values
 _SLACK: Final = 1 + 2.0**-20  # files round levels
@@ -64,9 +62,8 @@ def find_quiet(
     levels = np.where(filled, _measure_level(mean, deviation, centre), np.inf)
     level, moving = np.zeros((2, len(spread)))
     further = spread
-    for (
-        _
-    ) in samples:  # of those that are quiet beside the loudest, some may be loud beside the others
+    # of those that are quiet beside the loudest, some may be loud beside the others
+    for _ in samples:
         quiet = levels <= shares * further
         most = (2 * quiet.sum(0) > number) & (further > least)
         if not most.any():
@@ -77,10 +74,7 @@ def find_quiet(
     shown = (moving > least) & (number >= np.where(few, _LEAST_OF_FEW, _LEAST_SAMPLES))
     if not shown.any():
         return None
-    quiet = levels <= level
-    total = np.maximum(np.where(quiet, count, 0.0).sum(0), 1.0)
-    rounding = [np.where(own, item.squares, 0.0) for own, item in zip(quiet, errors, strict=True)]
-    error = np.sqrt(np.sum(rounding, axis=0) / total)
+    error = np.sqrt(_average(levels <= level, np.array([item.squares for item in errors]), count))
     return QuietSamples(*(np.where(shown, item, 0.0) for item in (centre, level, moving, error)))
 
 
@@ -88,11 +82,16 @@ def _measure_spread(
     quiet: NDArray[np.bool_], count: Floats, mean: Floats, deviation: Floats
 ) -> Floats:
     """Return the standard deviation of the values in the quiet samples of each part, 0 without any."""
-    total = np.maximum(np.where(quiet, count, 0.0).sum(0), 1.0)
-    middle = np.where(quiet, count * mean, 0.0).sum(0) / total
+    middle = _average(quiet, count * mean, count)
     squares = count * (np.square(deviation) + np.square(mean - middle))
-    spread: Floats = np.sqrt(np.where(quiet, squares, 0.0).sum(0) / total)
-    return spread
+    return np.sqrt(_average(quiet, squares, count))
+
+
+def _average(quiet: NDArray[np.bool_], sums: Floats, count: Floats) -> Floats:
+    """Return the mean of values, given their sums by sample, over the quiet samples of each part."""
+    total = np.maximum(np.where(quiet, count, 0.0).sum(0), 1.0)
+    average: Floats = np.where(quiet, sums, 0.0).sum(0) / total
+    return average
 
 
 def _measure_level(mean: Floats, deviation: Floats, centre: Floats) -> Floats:
