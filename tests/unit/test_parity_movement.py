@@ -1,23 +1,19 @@
 """What the samples move an output by: within its positions, and in each sample by its own scale."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 from enginewright_runtime.proof.parity import movement as movement_module
-from enginewright_runtime.proof.parity.comparison import Comparison, ParityVerdict, scales_of
+from enginewright_runtime.proof.parity.comparison import ParityVerdict
 from enginewright_runtime.proof.parity.movement import Movement
 from enginewright_runtime.proof.parity.part_sums import WHOLE
 from enginewright_runtime.proof.parity.parts_builder import PartsBuilder
 from enginewright_runtime.proof.parity.parts_judge import PartsJudge
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS, ROUNDING, Tolerances
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
-Change = Callable[[str, Array], Array]
-NAME = "y"
-TYPES = {NAME: "float32"}
+from tests.support.judged_parts import NAME, TYPES, Array, Change, build_parts, judge_change
+
 PLACES = 300
 LOUD = "s7"  # the last of eight samples
 
@@ -29,16 +25,7 @@ def compare(
     axes: tuple[int, ...] = (WHOLE, 1),
     precision: str = "INT8",
 ) -> ParityVerdict:
-    tolerances = Tolerances(precision)
-    samples = {name: {NAME: array} for name, array in arrays.items()}
-    scales = scales_of(samples, TYPES)
-    builder = PartsBuilder({NAME: axes}, TYPES, tolerances, scales)
-    for name, array in arrays.items():
-        builder.add({NAME: array}, {NAME: emulate(name, array)})
-    comparison = Comparison("source", tolerances, TYPES, scales, (), builder.build())
-    for name, array in arrays.items():
-        comparison.add(name, {NAME: array}, {NAME: change(name, array)})
-    return comparison.verdict()
+    return judge_change(arrays, change, build_parts(arrays, emulate, axes, precision), precision)
 
 
 def add_noise(share: float) -> Change:

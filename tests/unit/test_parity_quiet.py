@@ -1,25 +1,19 @@
 """Parts that most samples move by little beside a loud one, and heads whose axes may both name columns."""
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from enginewright_runtime.proof.parity.comparison import Comparison, ParityVerdict, scales_of
+from enginewright_runtime.proof.parity.comparison import ParityVerdict
 from enginewright_runtime.proof.parity.part_sums import WHOLE
-from enginewright_runtime.proof.parity.parts import PARTS, Parts, read_parts, write_parts
-from enginewright_runtime.proof.parity.parts_builder import PartsBuilder
-from enginewright_runtime.proof.parity.tolerances import Tolerances
-from numpy.typing import NDArray
+from enginewright_runtime.proof.parity.parts import PARTS, AxisParts, read_parts, write_parts
 
-Array = NDArray[Any]
-Change = Callable[[str, Array], Array]
-NAME = "y"
-TYPES = {NAME: "float32"}
+from tests.support.judged_parts import NAME, Array, Change, build_parts, judge_change
+
 SAMPLES = 16
 LOUD = "s15"
 COLUMN = 2
+BOTH = (WHOLE, 1, 2)  # axes
 _ROUNDING = 0.01
 
 
@@ -44,25 +38,6 @@ def lose_column(name: str, array: Array) -> Array:
     return lost
 
 
-def build(arrays: Mapping[str, Array], emulate: Change | None, precision: str = "INT8") -> Parts:
-    samples = {name: {NAME: array} for name, array in arrays.items()}
-    axes = {NAME: (WHOLE, 1)}
-    builder = PartsBuilder(axes, TYPES, Tolerances(precision), scales_of(samples, TYPES))
-    for name, array in arrays.items():
-        builder.add({NAME: array}, {NAME: emulate(name, array)} if emulate else None)
-    return builder.build()
-
-
-def judge(
-    arrays: Mapping[str, Array], change: Change, parts: Parts, precision: str = "INT8"
-) -> ParityVerdict:
-    scales = scales_of({name: {NAME: array} for name, array in arrays.items()}, TYPES)
-    comparison = Comparison("source", Tolerances(precision), TYPES, scales, (), parts)
-    for name, array in arrays.items():
-        comparison.add(name, {NAME: array}, {NAME: change(name, array)})
-    return comparison.verdict()
-
-
 def list_unjudged(verdict: ParityVerdict, axis: int) -> set[int]:
     items = verdict.outputs[0].unjudged
     return {index for item in items if item.axis == axis for index in item.indices}
@@ -74,16 +49,16 @@ def test_column_that_is_lost_in_all_samples_but_a_loud_one_fails(
     precision: str, tmp_path: Path
 ) -> None:
     arrays = make_columns()
-    parts = build(arrays, round_values, precision)
+    parts = build_parts(arrays, round_values, precision=precision)
     write_parts(tmp_path / PARTS, parts)
     for expected in (parts, read_parts(tmp_path / PARTS)):
-        verdict = judge(arrays, lose_column, expected, precision)
+        verdict = judge_change(arrays, lose_column, expected, precision)
         assert "in index 2 of axis 1, over the samples beside which others are loud" in str(
             verdict.description
         )
         assert verdict.worst is not None
         assert verdict.worst.sample != LOUD
-        right = judge(arrays, round_values, expected, precision)
+        right = judge_change(arrays, round_values, expected, precision)
         assert right.agrees
         assert list_unjudged(right, 1) == set()
 
@@ -93,7 +68,7 @@ def test_column_that_rounding_loses_beside_a_loud_sample_or_may_lose_is_unjudged
     emulate: Change | None,
 ) -> None:
     arrays = make_columns()
-    verdict = judge(arrays, lose_column, build(arrays, emulate))
+    verdict = judge_change(arrays, lose_column, build_parts(arrays, emulate))
     assert verdict.agrees
     assert COLUMN in list_unjudged(verdict, 1)
 
@@ -101,7 +76,7 @@ def test_column_that_rounding_loses_beside_a_loud_sample_or_may_lose_is_unjudged
 @pytest.mark.parametrize("quiet", [0.0, 0.01])
 def test_column_that_only_a_loud_sample_moves_agrees(quiet: float) -> None:
     arrays = make_columns(quiet)
-    verdict = judge(arrays, lose_column, build(arrays, round_values))
+    verdict = judge_change(arrays, lose_column, build_parts(arrays, round_values))
     assert verdict.agrees
     assert list_unjudged(verdict, 1) == set()
 
@@ -112,7 +87,7 @@ def test_one_value_of_each_sample_is_no_quiet_one_by_chance(quiet: float) -> Non
     random = np.random.default_rng(4)
     arrays = {f"s{index}": random.normal(0, 1, (1, 300)) for index in range(SAMPLES)}
     arrays = {name: array * (1 if name == LOUD else quiet) for name, array in arrays.items()}
-    [_, columns] = build(arrays, lambda _, array: array + 0.01)[NAME]
+    [_, columns] = build_parts(arrays, lambda _, array: array + 0.01)[NAME]
     number = 0 if columns.quiet is None else np.count_nonzero(columns.quiet.spread)
     assert number == 0 if quiet == 1.0 else number > 200
 
@@ -132,9 +107,9 @@ def test_loud_samples_among_quiet_ones_hide_no_loss_either() -> None:
             lost[:, COLUMN] = 0
         return lost
 
-    parts = build(arrays, round_values)
-    assert "beside which others are loud" in str(judge(arrays, lose, parts).description)
-    assert judge(arrays, round_values, parts).agrees
+    parts = build_parts(arrays, round_values)
+    assert "beside which others are loud" in str(judge_change(arrays, lose, parts).description)
+    assert judge_change(arrays, round_values, parts).agrees
 
 
 def make_queries(columns: int, queries: int, moving: int) -> dict[str, Array]:
@@ -149,14 +124,17 @@ def make_queries(columns: int, queries: int, moving: int) -> dict[str, Array]:
     return arrays
 
 
+def build_heads(arrays: dict[str, Array]) -> tuple[AxisParts, ...]:
+    """Return the parts of heads [rows, columns] that rounding leaves as they are."""
+    heads = {name: array[None].astype(np.float32) for name, array in arrays.items()}
+    return build_parts(heads, lambda _, head: head, BOTH)[NAME]
+
+
 def test_columns_in_which_queries_alone_differ_are_unjudged_though_they_are_more_than_the_queries() -> (
     None
 ):
     # fault: 51 classes of ten queries are taken for positions, of which what differs is no grid
-    builder = PartsBuilder({NAME: (WHOLE, 1, 2)}, TYPES, Tolerances("INT8"), {})
-    for array in make_queries(51, 10, 10).values():
-        builder.add({NAME: array}, {NAME: round_values("", array)})
-    [_, _, columns] = builder.build()[NAME]
+    [_, _, columns] = build_parts(make_queries(51, 10, 10), round_values, BOTH)[NAME]
     assert (columns.spread[10:] < 0.01).all()
     assert (columns.spread[:10] > 0.5).all()
 
@@ -167,23 +145,17 @@ def test_classes_are_no_positions_though_they_are_more_than_queries_that_differ_
     # fault: a class that is dead in every query is verified in INT8
     random = np.random.default_rng(1)
     scores = random.normal(0, 2, (100, 1)) + random.normal(0, 0.3, (100, 251))
-    builder = PartsBuilder({NAME: (WHOLE, 1, 2)}, TYPES, Tolerances("INT8"), {})
-    for _ in range(8):
-        array = (scores + random.normal(0, 0.5, scores.shape))[None].astype(np.float32)
-        builder.add({NAME: array}, {NAME: array})
-    [_, _, classes] = builder.build()[NAME]
+    arrays = {f"s{index}": scores + random.normal(0, 0.5, scores.shape) for index in range(8)}
+    [_, _, classes] = build_heads(arrays)
     assert (classes.spread < 1).all()
 
 
 def test_boxes_alone_are_positions() -> None:
     # fault: each box of an output without scores is judged by how little it moves
     random = np.random.default_rng(1)
-    anchors = random.uniform(0, 640, (1, 500, 4))
-    builder = PartsBuilder({NAME: (WHOLE, 1, 2)}, TYPES, Tolerances("INT8"), {})
-    for _ in range(4):
-        array = (anchors + random.normal(0, 5, anchors.shape)).astype(np.float32)
-        builder.add({NAME: array}, {NAME: array})
-    [_, boxes, columns] = builder.build()[NAME]
+    anchors = random.uniform(0, 640, (500, 4))
+    arrays = {f"s{index}": anchors + random.normal(0, 5, anchors.shape) for index in range(4)}
+    [_, boxes, columns] = build_heads(arrays)
     assert np.median(boxes.spread) > 100
     assert (columns.spread < 10).all()
 
@@ -192,9 +164,7 @@ def test_boxes_of_a_detector_whose_columns_have_scales_of_their_own_are_position
     random = np.random.default_rng(2)
     scales = np.array([100.0, 100.0, 0.01])[:, None]  # pixels and a score
     middles = np.array([320.0, 20.0, 0.0])[:, None]
-    builder = PartsBuilder({NAME: (WHOLE, 1, 2)}, TYPES, Tolerances("INT8"), {})
-    for _ in range(6):
-        head = (middles + scales * random.normal(0, 0.1, (3, 50)))[None].astype(np.float32)
-        builder.add({NAME: head}, {NAME: head})
-    [_, _, boxes] = builder.build()[NAME]
+    moves = {f"s{index}": random.normal(0, 0.1, (3, 50)) for index in range(6)}
+    arrays = {name: middles + scales * move for name, move in moves.items()}
+    [_, _, boxes] = build_heads(arrays)
     assert (boxes.spread > 100).all(), "of pixels and scores"
